@@ -1,0 +1,27 @@
+"""What a check found, as data: judged once, then printed, recorded or raised by others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Severity = Literal["ok", "warn", "block"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One subject: what was `found`, whether work may go on, and what to do (`cure`) when it may not."""
+
+    severity: Severity
+    subject: str
+    found: str
+    cure: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Blocking findings, then warnings, then the rest; each in the order given."""
+    return sorted(findings, key=lambda each: ("block", "warn", "ok").index(each.severity))
