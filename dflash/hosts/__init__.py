@@ -1,0 +1,1 @@
+"""Reaching a host: chains of hops and the inventory that names them."""

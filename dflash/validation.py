@@ -1,0 +1,131 @@
+"""Checks a document's data against types, and turns what pydantic finds into one error with its place.
+
+The types are pydantic models, or standard-library dataclasses (nested ones too): a room declares its
+configuration without importing pydantic. Checking is strict: `"5"` is not a number, and a key that no field
+has is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+import types
+import typing
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from dflash.document import Document, Place
+from dflash.errors import UsageError
+
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def validated(kind: Any, document: Document, path: Place = ()) -> Any:
+    """The document's value at `path` as an instance of `kind`.
+
+    Raises ConfigError, or UsageError for a value that an option set.
+    """
+    data = document.data
+    for part in path:
+        data = data[part]
+    try:
+        return instance(kind, data)
+    except ValidationError as failure:
+        raise _first_error(kind, failure, document, path) from None
+
+
+def instance(kind: Any, data: Any) -> Any:
+    """`data` (plain JSON values) as an instance of `kind`. Raises pydantic.ValidationError."""
+    # JSON is the strict mode in which a list may become a tuple and text a Path.
+    return _adapter(kind).validate_json(json.dumps([data]))[0]
+
+
+def plain(kind: Any, value: Any) -> Any:
+    """The inverse of `instance`: plain JSON values."""
+    return _adapter(kind).dump_python([value], mode="json")[0]
+
+
+def suggestion(word: str, known: Iterable[str], noun: str) -> str:
+    """What to do about an unknown `word`: the nearest known ones, or all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known {noun}: {', '.join(names)}" if names else f"there are no {noun} here"
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    # A plain dataclass takes the configuration of what holds it; a list is the lightest holder.
+    return TypeAdapter(list[kind], config=_STRICT)
+
+
+def _first_error(kind: Any, failure: ValidationError, document: Document, base: Place) -> UsageError:
+    found: list[tuple[tuple[bool, int, int], UsageError]] = []
+    for each in failure.errors(include_url=False):
+        local = tuple(each["loc"][1:])
+        path, input_ = (*base, *local), each["input"]
+        if each["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            name = str(local[-1])
+            cure = suggestion(name, _known_keys(kind, local[:-1]), "keys")
+            error = document.error(f"unknown key {name!r}", path, key=True, cure=cure)
+        elif each["type"] == "missing":
+            error = document.error(f"the key {str(local[-1])!r} is missing", path)
+        elif each["type"] == "value_error":
+            error = document.error(str(each["ctx"]["error"]), path)
+        else:
+            message = each["msg"].replace("Input should be", "must be")
+            message = message.replace("a valid array", "a list").replace("an object", "a map")
+            shown = "a map" if isinstance(input_, dict) else "a list" if isinstance(input_, list) else None
+            message = "must be a map" if each["type"] in ("dataclass_type", "model_type") else message
+            error = document.error(f"{message[:1].lower()}{message[1:]}, not {shown or _shown(input_)}", path)
+        # A key that is mistyped is also missing: the mistake is the thing to name.
+        found.append(((each["type"] == "missing", *document.position(path, key=True)), error))
+    return min(found, key=lambda item: item[0])[1]
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _known_keys(kind: Any, path: Sequence[str | int]) -> list[str]:
+    """The keys that the map at `path` within `kind` may have; empty when the type does not tell."""
+    for option in _options(kind):
+        if not path:
+            if isinstance(option, type) and issubclass(option, BaseModel):
+                return [each.alias or name for name, each in option.model_fields.items()]
+            if dataclasses.is_dataclass(option):
+                return [each.name for each in dataclasses.fields(option)]
+            continue
+        inner = _inner(option, path[0])
+        if inner is not None and (keys := _known_keys(inner, path[1:])):
+            return keys
+    return []
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    origin = typing.get_origin(kind)
+    if origin is typing.Annotated:
+        return _options(typing.get_args(kind)[0])
+    if origin in (typing.Union, types.UnionType):
+        return tuple(each for arg in typing.get_args(kind) for each in _options(arg))
+    return (kind,)
+
+
+def _inner(kind: Any, part: str | int) -> Any:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        for name, each in kind.model_fields.items():
+            if part in (name, each.alias):
+                return each.annotation
+        return None
+    if dataclasses.is_dataclass(kind):
+        return typing.get_type_hints(kind).get(str(part))
+    arguments = [each for each in typing.get_args(kind) if each is not Ellipsis]
+    if typing.get_origin(kind) is dict or isinstance(part, int):
+        return arguments[-1] if arguments else None
+    return None
