@@ -1,0 +1,1 @@
+"""The draft model, its block mask and loss, the target it reads from, decoding, and the published layout."""

@@ -1,0 +1,80 @@
+"""The target: a causal LM in transformers' layout, run as far as its last captured layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from dflash.errors import UsageError
+from dflash.model.mask import document_mask
+
+Layer = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Run one decoder layer: (layer, hidden (B, S, H), mask (B, 1, S, S), cosines, sines (B, S, D)) -> hidden."""
+
+
+def run_layer(layer: nn.Module, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """One decoder layer, called alike for every layer, so that one compiled graph serves them all."""
+    output: Tensor = layer(hidden, attention_mask=mask, position_embeddings=(cos, sin))
+    return output
+
+
+def target_config(folder: Path) -> PretrainedConfig:
+    """The target's configuration.
+
+    Raises:
+        UsageError: `folder` does not hold a model that transformers can read.
+    """
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as failure:
+        reason = str(failure).splitlines()[0]
+        raise UsageError(
+            f"not a model folder ({reason})",
+            where=str(folder),
+            cure="name a folder with config.json and safetensors",
+        ) from failure
+
+
+def load_target(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The whole target with frozen weights, in evaluation mode.
+
+    Raises:
+        UsageError: `folder` does not hold a causal LM.
+    """
+    target_config(folder)
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, local_files_only=True, attn_implementation="sdpa"
+    )
+    return model.requires_grad_(False).eval()
+
+
+class Capture:
+    """The part of a target that a target worker runs: embedding and layers up to the last captured one."""
+
+    def __init__(self, model: PreTrainedModel, layer_ids: Sequence[int], layer: Layer = run_layer) -> None:
+        self.layer_ids = tuple(layer_ids)
+        self._embed = model.get_input_embeddings()
+        self._rotary = model.model.rotary_emb
+        self._layers = list(model.model.layers)[: max(layer_ids) + 1]
+        self._run = layer
+
+    @torch.no_grad()
+    def features(self, tokens: Tensor, positions: Tensor, documents: Tensor) -> Tensor:
+        """Captured hidden states (B, S, K * H), concatenated on channels, of packed rows.
+
+        `tokens`, `positions` (counted inside each document) and `documents` are (B, S). A feature is the output
+        of its layer, so a document's features do not depend on what shares the row.
+        """
+        hidden = self._embed(tokens)
+        cos, sin = self._rotary(hidden, positions)
+        mask = document_mask(documents)
+        captured: dict[int, Tensor] = {}
+        for index, layer in enumerate(self._layers):
+            hidden = self._run(layer, hidden, mask, cos, sin)
+            if index in self.layer_ids:
+                captured[index] = hidden
+        return torch.cat([captured[index] for index in self.layer_ids], dim=-1)

@@ -1,0 +1,1 @@
+"""Data, schedule, workers and checkpoints of a DFlash training."""

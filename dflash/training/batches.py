@@ -1,0 +1,86 @@
+"""Which rows and anchors make which micro-batch: pure functions of seed and index, so that resume is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dflash.errors import DataError
+from dflash.training.packing import Rows
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One micro-batch: tokens, documents, positions, trainable (R, S) and sorted anchors (R, A), -1 when unused."""
+
+    index: int
+    tokens: Tensor
+    documents: Tensor
+    positions: Tensor
+    trainable: Tensor
+    anchors: Tensor
+
+
+def anchor_candidates(trainable: Tensor, documents: Tensor) -> Tensor:
+    """Where a block may start, bool (R, S): at a trainable token whose successor, in its document, is one too.
+
+    At inference an anchor is always a token that the target has generated, so prompts give no anchors.
+    """
+    follows = (trainable[:, 1:] & (documents[:, 1:] == documents[:, :-1])) & trainable[:, :-1]
+    return torch.nn.functional.pad(follows, (0, 1))
+
+
+def draw_anchors(candidates: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` different candidates of each row, sorted, (R, count); -1 fills up a row that has fewer."""
+    scores = torch.rand(candidates.shape, generator=generator).masked_fill(~candidates, -1.0)
+    best = scores.topk(min(count, candidates.shape[1]), dim=1)
+    length = candidates.shape[1]
+    chosen = best.indices.masked_fill(best.values < 0, length).sort(dim=1).values
+    padded = torch.nn.functional.pad(chosen, (0, count - chosen.shape[1]), value=length)
+    return padded.masked_fill(padded == length, -1)
+
+
+class Batches:
+    """The endless sequence of micro-batches over packed rows, of `rows` rows and `anchors` anchors a row.
+
+    Each epoch deals all rows anew; a micro-batch is of one bucket, and a bucket's last micro-batch of an epoch is
+    filled up with the epoch's first rows of that bucket, so that its shape is one of the closed set.
+    """
+
+    def __init__(self, packed: Mapping[int, Rows], *, rows: int, anchors: int, seed: int) -> None:
+        if not any(len(part) for part in packed.values()):
+            raise DataError("there is no row to train on")
+        self._packed, self._rows, self._anchors, self._seed = packed, rows, anchors, seed
+        self._epoch: tuple[int, list[tuple[int, Tensor]]] | None = None
+        self.per_epoch = sum(-(-len(part) // rows) for part in packed.values() if len(part))
+
+    def __getitem__(self, index: int) -> MicroBatch:
+        epoch, place = divmod(index, self.per_epoch)
+        bucket, chosen = self._deal(epoch)[place]
+        part = self._packed[bucket]
+        trainable, documents = part.trainable[chosen], part.documents[chosen].long()
+        generator = torch.Generator().manual_seed((self._seed << 40) + (1 << 39) + index)
+        return MicroBatch(
+            index,
+            part.tokens[chosen].long(),
+            documents,
+            part.positions[chosen].long(),
+            trainable,
+            draw_anchors(anchor_candidates(trainable, documents), self._anchors, generator),
+        )
+
+    def _deal(self, epoch: int) -> list[tuple[int, Tensor]]:
+        if self._epoch is None or self._epoch[0] != epoch:
+            generator = torch.Generator().manual_seed((self._seed << 40) + epoch)
+            dealt: list[tuple[int, Tensor]] = []
+            for bucket, part in sorted(self._packed.items()):
+                order = torch.randperm(len(part), generator=generator)
+                short = -len(part) % self._rows
+                order = torch.cat((order, order.repeat(-(-short // len(part)))[:short])) if short else order
+                dealt += [(bucket, rows) for rows in order.split(self._rows)]
+            mixed = torch.randperm(len(dealt), generator=generator).tolist()
+            self._epoch = (epoch, [dealt[i] for i in mixed])
+        return self._epoch[1]

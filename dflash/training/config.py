@@ -1,0 +1,210 @@
+"""What the steps of a training are declared with: plain dataclasses that check themselves.
+
+Nothing is imported but the standard library, so that planning a run costs no torch import, and the room needs no
+schema library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+GAMMAS = {16: 7.0, 10: 5.0, 8: 4.0}
+"""The paper's loss decay by block size (arXiv 2602.06036, appendix A.1)."""
+
+
+@dataclass(frozen=True)
+class TargetConfig:
+    """The target's shape and its training. `window` is in tokens, `rows` windows make one step."""
+
+    layers: int = 6
+    hidden: int = 128
+    intermediate: int = 384
+    heads: int = 4
+    kv_heads: int = 2
+    max_positions: int = 1024
+    corpus_bytes: int = 8_000_000
+    window: int = 224
+    rows: int = 10
+    steps: int = 300
+    lr: float = 1e-2
+    warmup: float = 0.05
+    seed: int = 0
+    checkpoint_every: int = 100
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        if self.hidden % self.heads or self.heads % self.kv_heads:
+            raise ValueError(
+                f"hidden ({self.hidden}) must divide by heads ({self.heads}), and heads by kv_heads ({self.kv_heads})"
+            )
+        if min(self.steps, self.rows, self.checkpoint_every) < 1 or self.window < 16:
+            raise ValueError("steps, rows and checkpoint_every must be at least 1, window at least 16")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where training text comes from and how it is packed.
+
+    Without `file`, `prompts` prompts are cut from text that the target was not trained on and answered by the
+    target, the share `sampled` at `temperature`, the rest greedily. With `file`, that JSONL is used as it is.
+    `buckets` are row lengths in tokens; documents with fewer than `block` trainable tokens are dropped.
+    """
+
+    file: str | None = None
+    prompts: int = 640
+    prompt_bytes_min: int = 24
+    prompt_bytes_max: int = 72
+    response_tokens: int = 136
+    sampled: float = 0.5
+    temperature: float = 0.8
+    batch: int = 64
+    heldout: int = 24
+    buckets: tuple[int, ...] = (256,)
+    block: int = 8
+    corpus_bytes: int = 8_000_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.buckets or min(self.buckets) < 2 * self.block:
+            raise ValueError(f"buckets must be row lengths of at least two blocks ({2 * self.block} tokens)")
+        if not 0 < self.prompt_bytes_min <= self.prompt_bytes_max:
+            raise ValueError("prompt_bytes_min must be above 0 and at most prompt_bytes_max")
+        if not 0 <= self.sampled <= 1:
+            raise ValueError(f"sampled is a share in [0, 1], not {self.sampled}")
+        if min(self.prompts, self.response_tokens, self.batch, self.heldout) < 1:
+            raise ValueError("prompts, response_tokens, batch and heldout must be at least 1")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW with a linear warm-up and a cosine to `final` of the peak (arXiv 2602.06036, appendix A.1)."""
+
+    lr: float = 6e-4
+    warmup: float = 0.04
+    final: float = 0.0
+    clip: float = 1.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ValueError(f"lr must be above 0, not {self.lr}")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup is a share of the steps in [0, 1), not {self.warmup}")
+        if not self.clip > 0:
+            raise ValueError(f"clip must be above 0, not {self.clip}")
+
+
+@dataclass(frozen=True)
+class DraftConfig:
+    """The drafter's shape. What is not named here (hidden size, heads, RoPE) is the target's."""
+
+    layers: int = 5
+    features: int = 5
+    block: int = 16
+    mask_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.features) < 1 or self.block < 2:
+            raise ValueError("layers and features must be at least 1, block at least 2")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Who does what: workers 0 .. targets-1 run the target, the next `drafters` workers train the drafter."""
+
+    targets: int = 5
+    drafters: int = 3
+
+    def __post_init__(self) -> None:
+        if min(self.targets, self.drafters) < 1:
+            raise ValueError("a split needs at least one target and one drafter")
+
+    @property
+    def size(self) -> int:
+        """The number of workers."""
+        return self.targets + self.drafters
+
+    @property
+    def drafter_ranks(self) -> tuple[int, ...]:
+        """The drafters' ranks, in order."""
+        return tuple(range(self.targets, self.size))
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training. A step is one micro-batch of `rows` packed rows a drafter; `anchors` blocks start in a row.
+
+    `gamma` is the loss decay; left out, the paper's value for the block size is used, and a block size that the
+    paper does not list is refused, so that the decay is never off unnoticed.
+    """
+
+    draft: DraftConfig = field(default_factory=DraftConfig)
+    topology: Topology = field(default_factory=Topology)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    rows: int = 2
+    anchors: int = 512
+    gamma: float | None = None
+    steps: int = 1000
+    seed: int = 0
+    checkpoint_every: int = 200
+    prefetch: int = 2
+    compile: bool = True
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.anchors, self.steps, self.checkpoint_every, self.prefetch) < 1:
+            raise ValueError("rows, anchors, steps, checkpoint_every and prefetch must be at least 1")
+        if self.gamma is not None and not self.gamma > 0:
+            raise ValueError(f"gamma must be above 0, not {self.gamma}")
+        if self.gamma is None and self.draft.block not in GAMMAS:
+            raise ValueError(f"gamma must be given for block {self.draft.block}: the paper has none for it")
+        if self.device not in ("cpu", "cuda"):
+            raise ValueError(f"device is cpu or cuda, not '{self.device}'")
+
+    @property
+    def decay(self) -> float:
+        """The loss decay in force."""
+        return self.gamma if self.gamma is not None else GAMMAS[self.draft.block]
+
+
+def train_config(fields: Mapping[str, Any]) -> TrainConfig:
+    """The configuration that `dataclasses.asdict` took apart."""
+    parts = {"draft": DraftConfig, "topology": Topology, "optimizer": OptimizerConfig}
+    return TrainConfig(**{name: parts[name](**value) if name in parts else value for name, value in fields.items()})
+
+
+@dataclass(frozen=True)
+class PrewarmConfig:
+    """Pre-warm for the training step that `for_step` names: its graphs, in its layout."""
+
+    for_step: str
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Export has nothing to choose: the layout is the published one."""
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """How much is decoded. All prompts get exactly `new_tokens` tokens: the end token does not stop them, so that
+    acceptance is measured over the same number of tokens everywhere. An untrained drafter decodes the first
+    `untrained_prompts` for comparison.
+
+    float64 is the default because "the same output" is only defined without rounding: in float32 the target's own
+    argmax can differ between one token and a block of them where two logits nearly tie.
+    """
+
+    new_tokens: int = 128
+    untrained_prompts: int = 4
+    dtype: str = "float64"
+    threads: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float64", "float32", "bfloat16"):
+            raise ValueError(f"dtype is float64, float32 or bfloat16, not '{self.dtype}'")
+        if min(self.new_tokens, self.untrained_prompts, self.threads) < 1:
+            raise ValueError("new_tokens, untrained_prompts and threads must be at least 1")

@@ -1,0 +1,96 @@
+"""The data step: text in, packed rows out, and an account of what was left out and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from dflash.atomic import write_json
+from dflash.errors import DataError, storage_error
+from dflash.model.target import load_target
+from dflash.progress import Progress
+from dflash.training import corpus
+from dflash.training.config import DataConfig
+from dflash.training.encoding import Encoder, keep
+from dflash.training.packing import pack, save_rows
+from dflash.training.records import read_records, write_records
+from dflash.training.responses import cut_prompts, regenerate
+
+ROWS, TRAIN, HELDOUT, REPORT = "rows.safetensors", "train.jsonl", "heldout.jsonl", "report.json"
+
+
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer beside a model."""
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return tokenizer
+
+
+def build_dataset(config: DataConfig, target: Path, out: Path, progress: Progress) -> dict[str, Any]:
+    """Write packed rows, the JSONL they come from, held-out prompts and a report into `out`; the report.
+
+    Raises:
+        DataError: a line can not be read, or nothing is left to train on (with the count of each reason).
+    """
+    tokenizer = read_tokenizer(target)
+    documents = corpus.standard_library(config.corpus_bytes)
+    lengths = (config.prompt_bytes_min, config.prompt_bytes_max)
+    heldout = cut_prompts(corpus.split(documents, "heldout"), config.heldout, lengths, config.seed)
+    write_records(
+        out / HELDOUT,
+        ({"id": identity, "conversations": [{"role": "user", "content": prompt}]} for identity, prompt in heldout),
+    )
+    source = Path(config.file) if config.file else out / TRAIN
+    if not config.file:
+        prompts = cut_prompts(corpus.split(documents, "prompts"), config.prompts, lengths, config.seed + 1)
+        answered = regenerate(
+            load_target(target),
+            tokenizer,
+            prompts,
+            out / "scratch" / "responses",
+            progress,
+            tokens=config.response_tokens,
+            sampled=config.sampled,
+            temperature=config.temperature,
+            batch=config.batch,
+            seed=config.seed,
+        )
+        write_records(source, answered)
+    elif not source.is_file():
+        raise storage_error(FileNotFoundError(2, "No such file"), source)
+    return _pack(config, tokenizer, source, out)
+
+
+def _pack(config: DataConfig, tokenizer: PreTrainedTokenizerBase, source: Path, out: Path) -> dict[str, Any]:
+    encoder = Encoder(tokenizer, max(config.buckets))
+    kept, reasons, cut = [], Counter[str](), 0
+    for _, document, reason in keep(read_records(source), encoder, config.block):
+        if document is None:
+            reasons[str(reason)] += 1
+        else:
+            kept.append(document)
+            cut += len(document.tokens) == max(config.buckets)
+    if not kept:
+        why = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
+        raise DataError(
+            f"no document is left to train on ({why})",
+            where=str(source),
+            cure=f"give documents with at least {config.block} trainable tokens",
+        )
+    packed = pack(kept, config.buckets)
+    save_rows(out / ROWS, packed)
+    tokens = sum(len(document.tokens) for document in kept)
+    room = sum(len(rows) * rows.length for rows in packed.values())
+    report = {
+        "documents": len(kept),
+        "tokens": tokens,
+        "trainable_tokens": int(sum(int(document.trainable.sum()) for document in kept)),
+        "rows": {str(bucket): len(rows) for bucket, rows in packed.items()},
+        "filled": round(tokens / room, 4),
+        "full_length": cut,
+        "dropped": dict(sorted(reasons.items())),
+    }
+    write_json(out / REPORT, report)
+    return report

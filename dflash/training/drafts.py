@@ -1,0 +1,69 @@
+"""A fresh drafter for a target: its configuration, checked before any work, and its first weights."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PretrainedConfig, Qwen3Config
+
+from dflash.errors import UsageError
+from dflash.model.draft import DFlashDraftModel, capture_layers
+from dflash.training.config import DraftConfig
+
+
+def draft_config(target: PretrainedConfig, config: DraftConfig) -> Qwen3Config:
+    """The drafter's transformers configuration, in the published fields.
+
+    Raises:
+        UsageError: the target has too few layers, or no row for the mask token.
+    """
+    try:
+        layer_ids = capture_layers(target.num_hidden_layers, config.features)
+    except ValueError as failure:
+        raise UsageError(str(failure), where="train.draft.features", cure="capture fewer layers") from failure
+    mask = config.mask_token_id
+    if mask is None:
+        raise UsageError("has no value", where="train.draft.mask_token_id", cure="name a vocabulary row no text uses")
+    if not 0 <= mask < target.vocab_size:
+        raise UsageError(
+            f"{mask} is not a row of the target's vocabulary of {target.vocab_size}",
+            where="train.draft.mask_token_id",
+            cure="name a vocabulary row that no text uses",
+        )
+    heads = target.num_attention_heads
+    draft = Qwen3Config(
+        vocab_size=target.vocab_size,
+        hidden_size=target.hidden_size,
+        intermediate_size=target.intermediate_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=heads,
+        num_key_value_heads=target.num_key_value_heads,
+        head_dim=getattr(target, "head_dim", None) or target.hidden_size // heads,
+        max_position_embeddings=target.max_position_embeddings,
+        rms_norm_eps=target.rms_norm_eps,
+        rope_parameters=target.rope_parameters,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=target.eos_token_id,
+        pad_token_id=None,
+    )
+    draft.num_target_layers = target.num_hidden_layers
+    draft.block_size = config.block
+    draft.dflash_config = {
+        "mask_token_id": mask,
+        "target_layer_ids": layer_ids,
+        "block_size": config.block,
+    }
+    return draft
+
+
+def fresh_draft(config: Qwen3Config, seed: int) -> DFlashDraftModel:
+    """A drafter with its first weights, which `seed` alone decides, whatever other threads draw meanwhile."""
+    draft = DFlashDraftModel(config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in draft.named_parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0.0, config.initializer_range, generator=generator)
+            elif not name.endswith("bias"):
+                parameter.fill_(1.0)
+    return draft

@@ -1,0 +1,102 @@
+"""Records to tokens, with a mask of the tokens that a drafter is trained to predict.
+
+In a conversation those are the assistant's, as the chat template's `{% generation %}` marks say. A `text` that
+holds the template's assistant header is read the same way; any other text is trainable throughout.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from dflash.errors import DataError
+from dflash.training.records import Record
+
+_QUESTION, _ANSWER = "\u2042question\u2042", "\u2042answer\u2042"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One document: token ids (N,) and which of them are trainable, bool (N,)."""
+
+    tokens: Tensor
+    trainable: Tensor
+
+
+class Encoder:
+    """Encodes records with one tokenizer and its chat template."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
+        self._tokenizer, self._max_length = tokenizer, max_length
+        self._assistant = self._assistant_pattern()
+
+    def __call__(self, record: Record) -> Encoded:
+        """Encode; documents longer than `max_length` tokens are cut there.
+
+        Raises:
+            DataError: the chat template can not tell the assistant's tokens, or refuses the conversation.
+        """
+        if record.text is not None:
+            return self._text(record.text)
+        if not self._tokenizer.chat_template or "generation" not in self._tokenizer.chat_template:
+            raise DataError(
+                "the target's chat template has no {% generation %} marks, so the assistant's tokens are not known",
+                where=record.where,
+                cure="put {% generation %}…{% endgeneration %} round the assistant's content in the template",
+            )
+        try:
+            encoding = self._tokenizer.apply_chat_template(
+                list(record.conversation), return_dict=True, return_assistant_tokens_mask=True
+            )
+        except Exception as failure:  # a template is a program of the user's: whatever it raises is about the data
+            raise DataError(f"the chat template refused it ({failure})", where=record.where) from failure
+        return self._cut(encoding["input_ids"], encoding["assistant_masks"])
+
+    def _text(self, text: str) -> Encoded:
+        encoding = self._tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
+        spans = [match.span(1) for match in self._assistant.finditer(text)] if self._assistant else []
+        spans = spans or [(0, len(text))]
+        mask = [any(a <= start and end <= b for a, b in spans) for start, end in encoding["offset_mapping"]]
+        return self._cut(encoding["input_ids"], mask)
+
+    def _cut(self, tokens: list[int], mask: list[int] | list[bool]) -> Encoded:
+        size = self._max_length
+        return Encoded(torch.tensor(tokens[:size], dtype=torch.int32), torch.tensor(mask[:size], dtype=torch.bool))
+
+    def _assistant_pattern(self) -> re.Pattern[str] | None:
+        """What stands round an assistant's answer, learnt from the template by rendering one conversation."""
+        if not self._tokenizer.chat_template:
+            return None
+        probe = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
+        rendered = str(self._tokenizer.apply_chat_template(probe, tokenize=False))
+        header, _, footer = rendered.partition(_QUESTION)[2].partition(_ANSWER)
+        if not header or not footer:
+            return None
+        return re.compile(f"{re.escape(header)}(.*?{re.escape(footer)})", re.DOTALL)
+
+
+def dropped(document: Encoded, block: int) -> str | None:
+    """Why a document can not be trained on, or None if it can."""
+    if len(document.tokens) < block:
+        return "shorter than a block"
+    trainable = int(document.trainable.sum())
+    if trainable == 0:
+        return "no trainable token"
+    if trainable < block:
+        return "fewer trainable tokens than a block"
+    return None
+
+
+def keep(
+    records: Iterator[Record], encoder: Encoder, block: int
+) -> Iterator[tuple[Record, Encoded | None, str | None]]:
+    """Each record with its encoding, or with the reason why it is dropped."""
+    for record in records:
+        document = encoder(record)
+        reason = dropped(document, block)
+        yield record, None if reason else document, reason
