@@ -1,0 +1,5 @@
+"""`python -m dflash VERB`: what `./inv VERB` runs."""
+
+from dflash.cli import main
+
+main()

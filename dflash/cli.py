@@ -1,0 +1,245 @@
+"""What the verbs of tasks.py do, and the one place where an error becomes a line and an exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from invoke.collection import Collection
+from invoke.exceptions import ParseError
+from invoke.program import Program
+
+import dflash
+from dflash.errors import DFlashError, UsageError, storage_error
+from dflash.pipeline.keys import HOME
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CHECKS = (
+    ("ruff", "check"),
+    ("ruff", "format", "--check"),
+    ("mypy", "--strict", "dflash", "tasks.py"),
+)
+
+
+class _Program(Program):
+    """Invoke, whose complaints about the command line read like every other error."""
+
+    def parse_core(self, argv: list[str] | None) -> None:
+        with _one_line():
+            super().parse_core(argv)
+
+    def parse_tasks(self) -> None:
+        with _one_line():
+            super().parse_tasks()
+
+    def parse_cleanup(self) -> None:
+        with _one_line():
+            super().parse_cleanup()
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """`./inv`: Invoke on tasks.py. It has no optional positional, so `show RUN` becomes `show --run=RUN`."""
+    arguments = list(sys.argv[1:] if words is None else words)
+    if arguments[:1] == ["show"] and len(arguments) > 1 and not arguments[1].startswith("-"):
+        arguments[1] = f"--run={arguments[1]}"
+    sys.path.insert(0, str(HOME))
+    verbs = Collection.from_module(importlib.import_module("tasks"))
+    program = _Program(dflash.__version__, verbs, name="dflash", binary="./inv", binary_names=["inv"])
+    program.run(["./inv", *arguments])
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except ParseError as failure:
+        what = re.sub(r"Flag <Argument: ([\w-]+)[^>]*>", r"--\1", str(failure)).rstrip("!")
+        sys.exit(_say(UsageError(what, cure="./inv --list shows the verbs")))
+
+
+def verb(body: Callable[P, R]) -> Callable[P, R]:
+    """Turn what a verb raises into `error: ...` on standard error and a true exit status.
+
+    A traceback never reaches a person: that of an unexpected error is written to a file which the line names.
+    """
+
+    @functools.wraps(body)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            result = body(*args, **kwargs)
+            sys.stdout.flush()
+            return result
+        except DFlashError as failure:
+            sys.exit(_say(failure))
+        except BrokenPipeError:  # whoever read our output has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.exit(141)
+        except OSError as failure:
+            sys.exit(_say(storage_error(failure)))
+        except KeyboardInterrupt:
+            sys.exit(130)
+        except Exception as failure:
+            cure = f"the traceback is in {_keep(failure, kwargs.get('root'))}"
+            sys.exit(_say(DFlashError(f"{type(failure).__name__}: {failure}", cure=cure)))
+
+    return guarded
+
+
+def train(*, pipeline: str, host: str, root: str, overrides: Sequence[str], as_json: bool) -> None:
+    """Plan a pipeline, run it, and say how it went. Exits with the status of the run."""
+    from dflash.pipeline.run import execute
+    from dflash.pipeline.show import show_record
+    from dflash.pipeline.view import view_for
+
+    folder = _root(root)
+    outcome = execute(_plan(pipeline, host, folder, overrides), folder, view_for(sys.stderr))
+    if as_json:
+        print_json(outcome.record)
+    else:
+        show_record(outcome.record, str(folder / "runs" / outcome.record["id"]))
+    if outcome.failure:
+        _say(outcome.failure)
+    elif outcome.signal:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+    sys.exit(outcome.exit_code)
+
+
+def plan(*, pipeline: str, host: str, root: str, overrides: Sequence[str], why: bool, as_json: bool) -> None:
+    """Say what a run would do."""
+    from dflash.pipeline.show import show_plan
+
+    made = _plan(pipeline, host, _root(root), overrides)
+    if as_json:
+        print_json(made.as_json())
+    else:
+        show_plan(made, every_reason=why)
+
+
+def check(*, pipeline: str, root: str, as_json: bool) -> None:
+    """Look at this machine and judge it as the pipeline's check step would."""
+    from rich.console import Console
+
+    from dflash import provision
+    from dflash.pipeline.kinds import load_kinds
+    from dflash.pipeline.schema import load_pipeline
+    from dflash.progress import Silent
+    from dflash.provision.table import findings_of, print_table
+
+    loaded = load_pipeline(_pipeline_file(pipeline), load_kinds())
+    configs = [step.config for step in loaded.steps if step.kind.name == "check"]
+    if not configs:
+        raise UsageError("the pipeline has no step that uses check", where=loaded.file)
+    result = provision.check(configs[0], _root(root), Silent())
+    if as_json:
+        print_json(result)
+    else:
+        print_table(findings_of(result), Console())
+    provision.require(result)
+
+
+def show(*, run: str, root: str, as_json: bool) -> None:
+    """Print a run's record."""
+    from dflash.pipeline.record import load_record
+    from dflash.pipeline.show import show_record
+
+    record = load_record(_root(root), run or None)
+    if as_json:
+        print_json(record)
+    else:
+        show_record(record, str(_root(root) / "runs" / record["id"]))
+
+
+def runs(*, root: str, as_json: bool) -> None:
+    """List the runs, oldest first."""
+    from dflash.pipeline.record import load_record
+    from dflash.pipeline.record import runs as known
+    from dflash.pipeline.show import show_runs
+
+    records = [load_record(_root(root), run) for run in known(_root(root))]
+    if as_json:
+        print_json({"runs": records})
+    else:
+        show_runs(records)
+
+
+def lint() -> None:
+    """Run ruff and mypy; exits with the status of the first that fails."""
+    _tools(*_CHECKS)
+
+
+def test(*, nightly: bool) -> None:
+    """Lint, then run the tests; exits with the status of the first tool that fails."""
+    _tools(*_CHECKS, ("pytest",) if nightly else ("pytest", "-m", "not nightly"))
+
+
+def print_json(document: Any) -> None:
+    """The one document on standard output."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _tools(*tools: tuple[str, ...]) -> None:
+    for words in tools:
+        print(f"$ {' '.join(words)}", file=sys.stderr, flush=True)
+        status = subprocess.run([sys.executable, "-m", *words], cwd=HOME, check=False).returncode
+        if status:
+            sys.exit(status if status > 0 else 128 - status)
+
+
+def _plan(pipeline: str, host: str, root: Path, overrides: Sequence[str]) -> Any:
+    from dflash.hosts.inventory import find_host
+    from dflash.pipeline.keys import observe
+    from dflash.pipeline.kinds import load_kinds
+    from dflash.pipeline.plan import make_plan
+    from dflash.pipeline.schema import load_pipeline
+    from dflash.pipeline.store import Store
+
+    where = find_host(host, HOME / "hosts.yaml")
+    loaded = load_pipeline(_pipeline_file(pipeline), load_kinds(), overrides)
+    return make_plan(loaded, where, observe(loaded) if where.chain.is_local else None, Store(root))
+
+
+def _pipeline_file(given: str) -> Path:
+    """A path as given; below the project when it is not below the current folder."""
+    path = Path(given)
+    return path if path.exists() or not (HOME / path).exists() else HOME / path
+
+
+def _root(given: str) -> Path:
+    return Path(given).expanduser().resolve() if given else HOME
+
+
+def _say(error: DFlashError) -> int:
+    """Print an error's line; its exit status."""
+    print(f"error: {error}", file=sys.stderr)
+    return int(getattr(error, "status", error.exit_code))
+
+
+def _keep(failure: BaseException, root: object) -> Path:
+    """Write a traceback where it can be found: below the root's runs, or else in the temporary folder."""
+    name = f"crash-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+    text = "".join(traceback.format_exception(failure))
+    for folder in (
+        (Path(root) if isinstance(root, str) and root else HOME) / "runs",
+        Path(tempfile.gettempdir()),
+    ):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        except OSError:
+            continue
+        return folder / name
+    return Path(os.devnull)

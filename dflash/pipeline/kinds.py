@@ -1,0 +1,62 @@
+"""What a step is to the pipeline, and what the pipeline gives to a step."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dflash.errors import UsageError
+from dflash.progress import Progress
+
+DEFAULT_KINDS = "dflash.pipeline.steps:KINDS"
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """What a running step is given.
+
+    `config` is an instance of the kind's config, `borrowed` of the config of the step that `for_step` names
+    (None without one). `inputs` and `results` hold, by kind, the output folder and the result of each needed
+    step that the kind takes. `out` is the step's own folder: it keeps what an interrupted attempt left.
+    """
+
+    config: Any
+    inputs: Mapping[str, Path]
+    results: Mapping[str, dict[str, Any]]
+    out: Path
+    root: Path
+    progress: Progress
+    borrowed: Any = None
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """A kind of step, as a pipeline's `uses` names it.
+
+    `config` is a standard-library frozen dataclass. `run` imports its room when called, and returns a result
+    of plain JSON values. `takes` are the kinds it must be given. `sources` are files and folders below
+    dflash/ whose text decides the result. `fingerprint` hashes what it reads from outside the pipeline.
+    `cached` False runs it each time. `gpu` tells whether a config needs a GPU.
+    """
+
+    name: str
+    config: type
+    run: Callable[[StepInputs], dict[str, Any]]
+    takes: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    fingerprint: Callable[[Any], dict[str, str]] = field(default=lambda config: {})
+    cached: bool = True
+    gpu: Callable[[Any], bool] = field(default=lambda config: False)
+    describes: str = ""
+
+
+def load_kinds(path: str = DEFAULT_KINDS) -> Mapping[str, StepKind]:
+    """The kinds at an import path `module:NAME`. Imported late, so that verbs without steps start at once."""
+    module, _, name = path.partition(":")
+    kinds: Mapping[str, StepKind] = getattr(importlib.import_module(module), name)
+    if not kinds:
+        raise UsageError("no kinds of steps are known", where=path)
+    return kinds

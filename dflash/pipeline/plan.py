@@ -1,0 +1,133 @@
+"""What a run would do and why. A plan is data; nothing here reads a disk except through a `Shelf`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dflash.hosts.inventory import Host
+from dflash.pipeline.keys import Surroundings, differences, key_fields, key_of
+from dflash.pipeline.schema import Pipeline, Step
+from dflash.pipeline.store import Done, Folder
+from dflash.validation import plain
+
+
+class Shelf(Protocol):
+    """Where finished steps are looked up: the store, or facts in a test."""
+
+    @property
+    def look(self) -> Callable[[str, str], Folder]: ...
+
+    @property
+    def newest(self) -> Callable[[str, str], Done | None]: ...
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`status` is "run", "skip" or "resume"; `why` has one reason a line."""
+
+    status: str
+    why: tuple[str, ...]
+    content: str | None = None  # of the outputs, when they are finished and sound
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step with its key (empty when it can not be known here) and what will be done about it."""
+
+    step: Step
+    fields: Mapping[str, Any]
+    key: str
+    status: str
+    why: tuple[str, ...]
+    needs_gpu: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in the order in which they run."""
+
+    pipeline: Pipeline
+    host: Host
+    steps: tuple[PlannedStep, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `plan --json` and plan.json."""
+        return {
+            "schema": 1,
+            "pipeline": self.pipeline.name,
+            "description": self.pipeline.description,
+            "file": self.pipeline.file,
+            "host": self.host.name,
+            "chain": str(self.host.chain),
+            "steps": [
+                {
+                    "name": each.step.name,
+                    "uses": each.step.kind.name,
+                    "describes": each.step.kind.describes,
+                    "needs": list(each.step.needs),
+                    "status": each.status,
+                    "why": list(each.why),
+                    "needs_gpu": each.needs_gpu,
+                    "key": each.key,
+                    "config": plain(each.step.kind.config, each.step.config),
+                    "fields": dict(each.fields),
+                }
+                for each in self.steps
+            ],
+        }
+
+
+def make_plan(pipeline: Pipeline, host: Host, surroundings: Surroundings | None, shelf: Shelf) -> Plan:
+    """Plan `pipeline` on `host`. `surroundings` None: that machine is not known from here."""
+    keys: dict[str, str] = {}
+    contents: dict[str, str | None] = {}
+    steps = []
+    for step in pipeline.steps:
+        if surroundings is None:
+            why = (f"what {host.name} holds is not known until it is reached",)
+            steps.append(PlannedStep(step, {}, "", "run", why, step.kind.gpu(step.config)))
+            continue
+        fields = key_fields(step, pipeline, surroundings, keys)
+        key = keys[step.name] = key_of(fields)
+        decision = decide(step, key, fields, {kind: contents[name] for kind, name in step.takes.items()}, shelf)
+        contents[step.name] = decision.content
+        gpu = step.kind.gpu(step.config)
+        steps.append(PlannedStep(step, fields, key, decision.status, decision.why, gpu))
+    return Plan(pipeline, host, tuple(steps))
+
+
+def decide(
+    step: Step, key: str, fields: Mapping[str, Any], contents: Mapping[str, str | None], shelf: Shelf
+) -> Decision:
+    """Run, skip or resume a step; `contents` are, by kind, those of its inputs (None: not made yet)."""
+    if not step.kind.cached:
+        return Decision("run", ("runs every time",))
+    folder = shelf.look(step.kind.name, key)
+    if folder.state == "absent":
+        return Decision("run", _what_changed(step, fields, shelf))
+    made_from = folder.contents or {}
+    missing = [name for kind, name in step.takes.items() if contents[kind] is None]
+    other = [name for kind, name in step.takes.items() if contents[kind] not in (None, made_from.get(kind))]
+    if folder.state == "started":
+        if other and folder.contents is not None:
+            return Decision("run", tuple(f"what {name} made is not what it was started with" for name in other))
+        by = f" by run {folder.started_by}" if folder.started_by else ""
+        return Decision("resume", (f"it was started{by} and has not finished",))
+    why = [
+        *folder.damage,
+        *(f"what {name} made has changed" for name in other),
+        *(f"{name} is made again first; if that gives the same files, this is skipped" for name in missing),
+    ]
+    if why:
+        return Decision("run", tuple(why))
+    assert folder.done is not None
+    return Decision("skip", ("nothing it depends on has changed",), folder.done.content)
+
+
+def _what_changed(step: Step, fields: Mapping[str, Any], shelf: Shelf) -> tuple[str, ...]:
+    before = shelf.newest(step.kind.name, step.name)
+    if before is None:
+        return ("it has not been made before",)
+    return tuple(differences(before.fields, fields)) or ("its output folder is gone",)

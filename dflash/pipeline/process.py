@@ -1,0 +1,86 @@
+"""The runner's side of a step's process."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dflash.pipeline.keys import HOME
+
+GRACE_S = 20.0
+"""How long a step may take to save what it has when it is told to end."""
+
+
+class StepProcess:
+    """A running step: its events, and ways to end it. Use as a context manager; leaving it kills the step."""
+
+    def __init__(self, spec: Path, log: Path, lock: int) -> None:
+        paths = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "dflash.pipeline.child", str(spec)],
+                stdin=subprocess.PIPE,  # closes when this process dies, however it dies: the keeper's signal
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                pass_fds=(lock,),
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        self._events = self._process.stdout.fileno()
+        self._rest = b""
+        self.ended = False
+
+    def __enter__(self) -> StepProcess:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()  # the keeper kills all it has
+        self._process.wait()
+        self._process.stdout.close()
+
+    @property
+    def pid(self) -> int:
+        """Of the keeper, whose descendants are the step."""
+        return self._process.pid
+
+    def events(self, timeout: float) -> list[dict[str, Any]]:
+        """What the step said, waiting at most `timeout` seconds for it; sets `ended` after its last word."""
+        gone = self._process.poll() is not None
+        if not select.select([self._events], [], [], 0 if gone else timeout)[0]:
+            self.ended = gone
+            return []
+        chunk = os.read(self._events, 1 << 16)
+        if not chunk:
+            self.ended = True
+            return []
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def stop(self) -> None:
+        """Tell the step to save what it has and end. What it started itself is ended after it."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """The step's exit status; minus a signal's number when one killed it."""
+        return self._process.wait()
+
+
+class Grace:
+    """Time left to a step that was told to end."""
+
+    def __init__(self, seconds: float = GRACE_S) -> None:
+        self._until = time.monotonic() + seconds
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() > self._until

@@ -1,0 +1,151 @@
+"""A run's record: what ran, from what, and what came of it. record.json is whole at every moment."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dflash.errors import DataError, UsageError, storage_error
+from dflash.pipeline import lock
+from dflash.pipeline.keys import HOME, lock_id
+from dflash.pipeline.plan import Plan
+from dflash.validation import suggestion
+
+_LIFTED = ("acceptance_length", "acceptance_length_untrained", "greedy_identical", "greedy_total")
+
+
+def new_run(root: Path, pipeline: str) -> Path:
+    """Make `runs/<id>/` below `root`; ids sort by time. Raises OSError."""
+    stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{pipeline}"
+    (root / "runs").mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        folder = root / "runs" / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            (folder / "logs").mkdir()
+            (folder / "specs").mkdir()
+            return folder
+
+
+def new_record(run: str, plan: Plan, root: Path) -> dict[str, Any]:
+    """The record of a run that is about to start."""
+    commit, dirty = _source()
+    return {
+        "schema": 1,
+        "id": run,
+        "pipeline": plan.pipeline.name,
+        "host": plan.host.name,
+        "status": "running",
+        "started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "wall_s": 0.0,
+        "peak_rss_mb": 0.0,
+        **dict.fromkeys(_LIFTED),
+        "commit": commit,
+        "dirty": dirty,
+        "lock_id": lock_id(),
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "root": str(root),
+        "steps": [
+            {
+                "name": each.step.name,
+                "kind": each.step.kind.name,
+                "status": "pending",
+                "planned": each.status,
+                "seconds": 0.0,
+                "why": list(each.why),
+                "key": each.key,
+                "folder": f"work/{each.step.kind.name}/{each.key[:16]}",
+                "result": None,
+                "peak_rss_mb": 0.0,
+                "error": None,
+            }
+            for each in plan.steps
+        ],
+    }
+
+
+def lift(record: dict[str, Any], kind: str, result: Mapping[str, Any]) -> None:
+    """Copy the figures that a run is judged by from the evaluation to the top of the record."""
+    if kind == "evaluate":
+        record.update({name: result.get(name) for name in _LIFTED})
+
+
+def runs(root: Path) -> list[str]:
+    """The ids of all runs that have a record, oldest first."""
+    found = [path.parent.name for path in (root / "runs").glob("*/record.json")]
+    return sorted(found, key=_order)
+
+
+def load_record(root: Path, run: str | None = None) -> dict[str, Any]:
+    """A run's record; the newest without `run`. One that was killed reads as interrupted.
+
+    Raises UsageError when there is no such run, DataError for a damaged record, StorageError.
+    """
+    known = runs(root)
+    if not known:
+        raise UsageError("there is no run yet", where=str(root / "runs"), cure="start one with ./inv train")
+    if run and run not in known:
+        cure = suggestion(run, known, "runs") if len(known) < 10 else "./inv runs lists them"
+        raise UsageError(f"there is no run {run!r}", where=str(root / "runs"), cure=cure)
+    path = root / "runs" / (run or known[-1]) / "record.json"
+    try:
+        record: dict[str, Any] = json.loads(path.read_bytes())
+    except OSError as failure:
+        raise storage_error(failure, path) from failure
+    except ValueError:
+        raise DataError("the record is damaged", where=str(path)) from None
+    held = lock.owner(root)
+    if record.get("status") == "running" and (held is None or held[1] != record["id"]):
+        record["status"] = "interrupted"
+        for step in record["steps"]:
+            step["status"] = "interrupted" if step["status"] == "running" else step["status"]
+    return record
+
+
+class Clock:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def seconds(self) -> float:
+        return round(time.monotonic() - self._start, 3)
+
+
+def _order(run: str) -> tuple[str, int, str]:
+    stamp, _, name = run.partition("-")
+    number = re.search(r"-(\d+)$", name)
+    return stamp, int(number[1]) if number else 1, name
+
+
+def _source() -> tuple[str | None, bool | None]:
+    """The commit that this code is at, and whether it was changed since; None outside of git."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(HOME), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+
+    try:
+        return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain"))
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,178 @@
+"""The kinds of step a pipeline can use: each a thin way from a declared config to one room.
+
+Rooms are imported when a step runs, in the step's own process, so that planning imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dflash.atomic import sha256
+from dflash.errors import storage_error
+from dflash.pipeline.kinds import StepInputs, StepKind
+from dflash.provision.checks import CheckConfig
+from dflash.training import corpus
+from dflash.training.config import (
+    DataConfig,
+    EvaluateConfig,
+    ExportConfig,
+    PrewarmConfig,
+    TargetConfig,
+    TrainConfig,
+)
+
+Result = dict[str, Any]
+
+
+def _offline(step: Callable[[StepInputs], Result]) -> Callable[[StepInputs], Result]:
+    """A step that uses transformers: nothing is asked of a hub, and nothing is written to the user's home."""
+
+    def run(step_inputs: StepInputs) -> Result:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        os.environ["HF_MODULES_CACHE"] = str(step_inputs.root / "work" / "modules")
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        return step(step_inputs)
+
+    return run
+
+
+def _check(step: StepInputs) -> Result:
+    from dflash.provision import check, require
+
+    result = check(step.config, step.root, step.progress)
+    require(result)
+    return result
+
+
+def _target(step: StepInputs) -> Result:
+    from dflash.training.bytelm import train_target
+
+    return train_target(step.config, step.out, step.progress)
+
+
+def _data(step: StepInputs) -> Result:
+    from dflash.training.dataset import build_dataset
+
+    return build_dataset(step.config, step.inputs["target"] / "model", step.out, step.progress)
+
+
+def _prewarm(step: StepInputs) -> Result:
+    from dflash.training.prewarm import prewarm
+
+    request = {
+        "config": asdict(step.borrowed),
+        "target": str(step.inputs["target"] / "model"),
+        "rows": str(step.inputs["data"] / "rows.safetensors"),
+    }
+    return prewarm(request, step.out, step.progress)
+
+
+def _train(step: StepInputs) -> Result:
+    from dflash.training.prewarm import CACHE, use_cache
+
+    use_cache(step.inputs["prewarm"] / CACHE)
+    from dflash.training.packing import load_rows
+    from dflash.training.trainer import Trainer
+
+    packed = load_rows(step.inputs["data"] / "rows.safetensors")
+    trainer = Trainer(step.config, step.inputs["target"] / "model", packed, step.progress)
+    return trainer.train(step.out)
+
+
+def _evaluate(step: StepInputs) -> Result:
+    from dflash.training.evaluation import evaluate
+
+    prompts = step.inputs["data"] / "heldout.jsonl"
+    return evaluate(
+        step.config, step.inputs["target"] / "model", step.inputs["train"] / "draft", prompts, step.progress
+    )
+
+
+def _export(step: StepInputs) -> Result:
+    from dflash.model.layout import publish
+
+    return publish(step.inputs["train"] / "draft", step.out)
+
+
+def _corpus(config: TargetConfig | DataConfig) -> dict[str, str]:
+    return {"corpus": corpus.digest(corpus.standard_library(config.corpus_bytes))}
+
+
+def _data_sources(config: DataConfig) -> dict[str, str]:
+    if config.file is None:
+        return _corpus(config)
+    try:
+        return _corpus(config) | {"file": sha256(Path(config.file))}
+    except OSError as failure:
+        raise storage_error(failure, config.file) from failure
+
+
+def _on_gpu(config: TrainConfig) -> bool:
+    return config.device == "cuda"
+
+
+MODEL = ("model", "training", "compilation")
+"""What decides the result of a step that touches a model. Coarse on purpose: a skip must never be wrong."""
+
+KINDS: dict[str, StepKind] = {
+    kind.name: kind
+    for kind in (
+        StepKind("check", CheckConfig, _check, cached=False, describes="judge the machine and the environment"),
+        StepKind(
+            "target",
+            TargetConfig,
+            _offline(_target),
+            sources=MODEL,
+            fingerprint=_corpus,
+            describes="train a small byte-level target",
+        ),
+        StepKind(
+            "data",
+            DataConfig,
+            _offline(_data),
+            takes=("target",),
+            sources=MODEL,
+            fingerprint=_data_sources,
+            describes="let the target answer prompts; pack rows",
+        ),
+        StepKind(
+            "prewarm",
+            PrewarmConfig,
+            _prewarm,
+            takes=("target", "data"),
+            sources=MODEL,
+            describes="compile the closed set of graphs and prove it",
+        ),
+        StepKind(
+            "train",
+            TrainConfig,
+            _offline(_train),
+            takes=("target", "data", "prewarm"),
+            sources=MODEL,
+            gpu=_on_gpu,
+            describes="train the drafter",
+        ),
+        StepKind(
+            "evaluate",
+            EvaluateConfig,
+            _offline(_evaluate),
+            takes=("target", "data", "train"),
+            sources=MODEL,
+            describes="decode held-out prompts with the drafter",
+        ),
+        StepKind(
+            "export",
+            ExportConfig,
+            _offline(_export),
+            takes=("train",),
+            sources=MODEL,
+            describes="write the published layout and prove it",
+        ),
+    )
+}

@@ -1,0 +1,200 @@
+"""work/<kind>/<key>/: what steps made, and whether it is still there.
+
+A folder holds `started.json` from a step's start, and `done.json`, written last, once it finished: without it
+nothing in the folder is ever used by another step. Files below a folder named `scratch`, and files whose name
+starts with a dot, are the step's own affair (checkpoints it resumes from, caches) and are not its outputs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dflash.atomic import write_json
+from dflash.errors import storage_error
+from dflash.pipeline.files import canonical, digest, file_digest
+
+_SCHEMA = 1
+_OWN = ("done.json", "started.json")
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file that a step made, relative to its folder."""
+
+    path: str
+    size: int
+    sha256: str
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished step. `contents`: by kind, the content of each input it was made from."""
+
+    key: str
+    step: str
+    fields: Mapping[str, Any]
+    contents: Mapping[str, str]
+    result: dict[str, Any]
+    outputs: tuple[Output, ...]
+    seconds: float
+    finished: float
+    run: str
+
+    @property
+    def content(self) -> str:
+        """A hash of all outputs: equal when another attempt made the same files."""
+        return digest(canonical(sorted((each.path, each.sha256) for each in self.outputs)))
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What is found where a step's output belongs.
+
+    `state` is "absent", "started" or "done"; `damage` says what is wrong with the outputs of a done one;
+    `contents` are those of the inputs it was started or made with.
+    """
+
+    state: str
+    done: Done | None = None
+    damage: tuple[str, ...] = ()
+    contents: Mapping[str, str] | None = None
+    started_by: str = ""
+
+
+ABSENT = Folder("absent")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at a step: `contents` are, by kind, those of its inputs."""
+
+    kind: str
+    key: str
+    step: str
+    run: str
+    contents: Mapping[str, str]
+
+
+class Store:
+    """The work folder below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.work = root / "work"
+
+    def folder(self, kind: str, key: str) -> Path:
+        """Where the step with this key keeps its output."""
+        return self.work / kind / key[:16]
+
+    def look(self, kind: str, key: str) -> Folder:
+        """Read and check the folder of a step. Raises StorageError."""
+        place = self.folder(kind, key)
+        try:
+            if not place.is_dir():
+                return ABSENT
+            done = _read_done(place)
+            if done is not None and done.key == key:
+                return Folder("done", done, tuple(_damage(place, done)), done.contents, done.run)
+            started = _read(place / "started.json")
+            return Folder("started", None, (), started.get("contents"), str(started.get("run", "")))
+        except OSError as failure:
+            raise storage_error(failure, failure.filename or place) from failure
+
+    def newest(self, kind: str, step: str) -> Done | None:
+        """The last finished step of this kind and name, whatever its key."""
+        found = [_read_done(path.parent) for path in (self.work / kind).glob("*/done.json")]
+        return max(
+            (done for done in found if done and done.step == step),
+            key=lambda done: done.finished,
+            default=None,
+        )
+
+    def begin(self, attempt: Attempt) -> Path:
+        """Make or reuse the step's folder. What was made from other inputs is moved aside, never deleted."""
+        place = self.folder(attempt.kind, attempt.key)
+        found = self.look(attempt.kind, attempt.key)
+        if found.contents is not None and dict(found.contents) != dict(attempt.contents):
+            number = 1
+            while (aside := place.with_name(f"{place.name}.replaced-{number}")).exists():
+                number += 1
+            place.rename(aside)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "done.json").unlink(missing_ok=True)
+        write_json(place / "started.json", {"schema": _SCHEMA, **asdict(attempt)})
+        return place
+
+    def finish(self, attempt: Attempt, fields: Mapping[str, Any], result: dict[str, Any], seconds: float) -> Done:
+        """Write done.json: from here on the step is finished."""
+        place = self.folder(attempt.kind, attempt.key)
+        done = Done(
+            attempt.key,
+            attempt.step,
+            fields,
+            attempt.contents,
+            result,
+            tuple(_outputs(place)),
+            seconds,
+            time.time(),
+            attempt.run,
+        )
+        write_json(place / "done.json", {"schema": _SCHEMA, **asdict(done)})
+        return done
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON map, or an empty one when the file is missing or damaged."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _read_done(place: Path) -> Done | None:
+    value = _read(place / "done.json")
+    if value.pop("schema", None) != _SCHEMA:
+        return None
+    try:
+        value["outputs"] = tuple(Output(**each) for each in value["outputs"])
+        return Done(**value)
+    except (KeyError, TypeError):
+        return None
+
+
+def _outputs(place: Path) -> list[Output]:
+    found = []
+    for folder, folders, files in os.walk(place):
+        folders[:] = sorted(name for name in folders if name != "scratch" and not name.startswith("."))
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        for name in sorted([*files, *links]):
+            path = Path(folder) / name
+            relative = path.relative_to(place).as_posix()
+            if relative in _OWN or name.startswith("."):
+                continue
+            status = path.lstat()
+            found.append(Output(relative, status.st_size, file_digest(path), status.st_mtime_ns))
+    return found
+
+
+def _damage(place: Path, done: Done) -> list[str]:
+    damage = []
+    for output in done.outputs:
+        path = place / output.path
+        try:
+            status = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            damage.append(f"output {output.path} is missing")
+            continue
+        same = status.st_size == output.size and (
+            status.st_mtime_ns == output.mtime_ns or file_digest(path) == output.sha256
+        )
+        if not same:
+            damage.append(f"output {output.path} has changed")
+    return damage

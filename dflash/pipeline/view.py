@@ -1,0 +1,185 @@
+"""What a person sees while steps run: a bar on a terminal, calm lines elsewhere. Always on standard error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TextIO
+
+_LINE_INTERVAL_S = 5.0
+
+
+class View(Protocol):
+    """Receives what happens in a run; a context manager around all of it."""
+
+    def __enter__(self) -> View: ...
+
+    def __exit__(self, *failure: object) -> None: ...
+
+    def started(self, step: str, status: str, why: Sequence[str]) -> None: ...
+
+    def progress(self, step: str, done: int, total: int, metrics: Mapping[str, Any]) -> None: ...
+
+    def note(self, step: str, message: str) -> None: ...
+
+    def finished(self, step: str, status: str, seconds: float, why: Sequence[str]) -> None: ...
+
+
+def view_for(stream: TextIO) -> View:
+    """A bar when `stream` is a terminal, else lines."""
+    if stream.isatty():
+        return Bar(stream)
+    return Lines(stream)
+
+
+class Lines:
+    """One line at a start, an end and a note, and for progress the first, the last and one each 5 s."""
+
+    def __init__(self, stream: TextIO, interval_s: float = _LINE_INTERVAL_S) -> None:
+        self._stream, self._interval_s = stream, interval_s
+        self._eta = Eta()
+        self._shown = float("-inf")
+        self._held = ""
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        pass
+
+    def started(self, step: str, status: str, why: Sequence[str]) -> None:
+        self._say(step, f"{'goes on' if status == 'resume' else 'starts'}: {short_why(why)}")
+        self._eta, self._shown, self._held = Eta(), float("-inf"), ""
+
+    def progress(self, step: str, done: int, total: int, metrics: Mapping[str, Any]) -> None:
+        left = self._eta.left(done, total)
+        line = "  ".join(filter(None, [f"{done}/{total}", figures(metrics), f"{clock(left)} left" * (left > 0)]))
+        if time.monotonic() - self._shown >= self._interval_s:
+            self._shown, self._held = time.monotonic(), ""
+            self._say(step, line)
+        else:
+            self._held = line
+
+    def note(self, step: str, message: str) -> None:
+        self._say(step, message)
+
+    def finished(self, step: str, status: str, seconds: float, why: Sequence[str]) -> None:
+        if self._held:
+            self._say(step, self._held)
+            self._held = ""
+        if status == "skipped":
+            self._say(step, f"skipped: {short_why(why)}")
+        else:
+            self._say(step, f"{status} after {clock(seconds)}")
+
+    def _say(self, step: str, text: str) -> None:
+        print(f"{step:<10} {text}", file=self._stream, flush=True)
+
+
+class Bar:
+    """A progress bar for the step at work, with its figures; finished steps stay as lines above."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+        from rich.table import Column
+
+        self._console = Console(file=stream, highlight=False)
+        # On a narrow terminal only the figures may give way.
+        whole, cut = (
+            Column(no_wrap=True, overflow="ignore"),
+            Column(no_wrap=True, overflow="ellipsis", ratio=1),
+        )
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("[bold]{task.description:<10}", markup=True, table_column=whole),
+            BarColumn(bar_width=12, table_column=Column(min_width=12)),
+            TextColumn("{task.fields[count]}", table_column=whole),
+            TextColumn("{task.fields[left]}", table_column=whole),
+            TextColumn("{task.fields[figures]}", markup=False, table_column=cut),
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._task: Any = None
+        self._eta = Eta()
+
+    def __enter__(self) -> Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._bar.stop()
+
+    def started(self, step: str, status: str, why: Sequence[str]) -> None:
+        self._eta = Eta()
+        verb = "goes on" if status == "resume" else "starts"
+        self._console.print(f"{step:<10} {verb}: {short_why(why)}", markup=False, style="dim")
+        self._task = self._bar.add_task(step, total=None, count="", figures="", left="")
+
+    def progress(self, step: str, done: int, total: int, metrics: Mapping[str, Any]) -> None:
+        left = self._eta.left(done, total)
+        self._bar.update(
+            self._task,
+            completed=done,
+            total=total,
+            count=f"{done}/{total}",
+            figures=figures(metrics),
+            left=f"{clock(left)} left" if left else "",
+        )
+
+    def note(self, step: str, message: str) -> None:
+        self._console.print(f"{step:<10} {message}", markup=False)
+
+    def finished(self, step: str, status: str, seconds: float, why: Sequence[str]) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+            self._task = None
+        tail = short_why(why) if status == "skipped" else clock(seconds)
+        style = {"ok": "green", "skipped": "dim"}.get(status, "red")
+        self._console.print(f"{step:<10} {status}: {tail}", markup=False, style=style)
+
+
+class Eta:
+    """Time left, from the pace since the first progress: a resumed step does not start from nothing."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+
+    def left(self, done: int, total: int) -> float:
+        """Seconds, or 0 when that can not be told yet."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (done, now)
+        since, start = self._first
+        return (now - start) / (done - since) * (total - done) if done > since else 0.0
+
+
+def figures(metrics: Mapping[str, Any]) -> str:
+    """Metrics as a person reads them: `loss 2.31  accuracy .61 .48 .33  1.2k tokens/s`."""
+    return "  ".join(_figure(name, value) for name, value in metrics.items())
+
+
+def _figure(name: str, value: Any) -> str:
+    label = name.replace("_per_s", "/s").replace("_", " ")
+    if isinstance(value, list | tuple):
+        shares = (f"{each:.2f}".removeprefix("0") if isinstance(each, int | float) else "-" for each in value)
+        return f"{label} {' '.join(shares)}"
+    if name.endswith("_per_s") and isinstance(value, int | float):
+        return f"{value / 1000:.1f}k {label}" if value >= 1000 else f"{value:.0f} {label}"
+    return f"{label} {value:.4g}" if isinstance(value, float) else f"{label} {value}"
+
+
+def short_why(why: Sequence[str]) -> str:
+    """The first reason, and how many more there are."""
+    return why[0] + (f" (and {len(why) - 1} more)" if len(why) > 1 else "") if why else ""
+
+
+def clock(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3:07` or `1:02:03`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

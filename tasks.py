@@ -1,0 +1,89 @@
+"""The verbs: `./inv --list` shows them, `./inv --help VERB` explains one."""
+
+from collections.abc import Sequence
+
+from invoke.context import Context
+from invoke.tasks import task
+
+from dflash import cli
+
+LOCAL = "pipelines/local.yaml"
+HELP = {
+    "pipeline": f"The pipeline's YAML file (default: {LOCAL}).",
+    "host": "A chain such as local or ssh:root@gpu1/pct:200, or a name of hosts.yaml (default: local).",
+    "root": "The folder that holds work/ and runs/ (default: this project's folder).",
+    "set": "Change a step's configuration: step.key=value; may be given many times.",
+    "json": "Print one JSON document on standard output, and nothing else there.",
+    "run": "The run's id (default: the newest). `./inv show ID` does the same.",
+    "why": "Give every reason, not only the first.",
+    "nightly": "Run the slow tests too.",
+}
+
+
+def helped(*names: str) -> dict[str, str]:
+    """The help of these options."""
+    return {name: HELP[name] for name in names}
+
+
+@task(iterable=["set"], auto_shortflags=False, help=helped("pipeline", "host", "root", "set", "json"))
+@cli.verb
+def train(
+    context: Context,
+    pipeline: str = LOCAL,
+    host: str = "local",
+    root: str = "",
+    set: Sequence[str] | None = None,
+    json: bool = False,
+) -> None:
+    """Run a pipeline, from checks to an exported drafter."""
+    cli.train(pipeline=pipeline, host=host, root=root, overrides=set or (), as_json=json)
+
+
+@task(iterable=["set"], auto_shortflags=False, help=helped("pipeline", "host", "root", "set", "why", "json"))
+@cli.verb
+def plan(
+    context: Context,
+    pipeline: str = LOCAL,
+    host: str = "local",
+    root: str = "",
+    set: Sequence[str] | None = None,
+    why: bool = False,
+    json: bool = False,
+) -> None:
+    """Say what a run would do and why, and which steps need a GPU."""
+    cli.plan(pipeline=pipeline, host=host, root=root, overrides=set or (), why=why, as_json=json)
+
+
+@task(auto_shortflags=False, help=helped("pipeline", "root", "json"))
+@cli.verb
+def check(context: Context, pipeline: str = LOCAL, root: str = "", json: bool = False) -> None:
+    """Check this machine and its environment against the lock."""
+    cli.check(pipeline=pipeline, root=root, as_json=json)
+
+
+@task(auto_shortflags=False, help=helped("run", "root", "json"))
+@cli.verb
+def show(context: Context, run: str = "", root: str = "", json: bool = False) -> None:
+    """Show a run: its figures, and what each step did and why."""
+    cli.show(run=run, root=root, as_json=json)
+
+
+@task(auto_shortflags=False, help=helped("root", "json"))
+@cli.verb
+def runs(context: Context, root: str = "", json: bool = False) -> None:
+    """List the runs, oldest first."""
+    cli.runs(root=root, as_json=json)
+
+
+@task(name="test", auto_shortflags=False, help=helped("nightly"))
+@cli.verb
+def lint_and_tests(context: Context, nightly: bool = False) -> None:
+    """Lint and types, then the tests; stop at the first that fails."""
+    cli.test(nightly=nightly)
+
+
+@task(auto_shortflags=False)
+@cli.verb
+def lint(context: Context) -> None:
+    """Lint and types only."""
+    cli.lint()

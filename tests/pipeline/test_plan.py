@@ -1,0 +1,129 @@
+"""What a plan says: run, skip or resume, and which input changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from dflash.errors import StorageError
+from dflash.hosts.chain import Chain, Local
+from dflash.hosts.inventory import Host
+from dflash.pipeline.keys import Surroundings, key_of, observe
+from dflash.pipeline.plan import make_plan
+from dflash.pipeline.schema import load_pipeline
+from dflash.pipeline.store import ABSENT, Store
+from tests.pipeline.lab import Lab
+from tests.pipeline.sample_kinds import KINDS
+
+
+class EmptyShelf:
+    def look(self, kind: str, key: str) -> object:
+        return ABSENT
+
+    def newest(self, kind: str, step: str) -> None:
+        return None
+
+
+def test_a_first_plan_runs_everything(lab: Lab):
+    assert set(lab.statuses().values()) == {"run"}
+    assert lab.why("train") == ("it has not been made before",)
+    assert lab.why("check") == ("runs every time",)
+
+
+def test_a_changed_config_is_named_down_to_its_key(lab: Lab):
+    lab.run()
+    assert lab.why("train", "train.steps=7", "train.optimizer.lr=0.5") == (
+        "config.steps: 5 -> 7",
+        "config.optimizer.lr: 0.001 -> 0.5",
+    )
+    assert lab.why("prewarm", "train.steps=7") == ("borrowed.steps: 5 -> 7",)
+    assert lab.statuses("train.steps=7")["target"] == "skip"
+    assert lab.why("evaluate", "train.steps=7")[0].startswith("inputs.train: ")
+
+
+def test_a_changed_surrounding_is_named(lab: Lab):
+    lab.run()
+    pipeline = lab.load()
+    seen = observe(pipeline)
+    local = Host("local", Chain((Local(),)))
+    changed = Surroundings(
+        lock="b" * 64,
+        python="3.99.0",
+        sources={**seen.sources, "target": {"errors.py": "c" * 64}},
+        fingerprints={**seen.fingerprints, "target": {"corpus": "d" * 64}},
+    )
+    plan = make_plan(pipeline, local, changed, Store(lab.root))
+    why = "\n".join(plan.steps[1].why)
+    assert f"lock: {seen.lock[:12] or 'none'} -> {'b' * 12}" in why
+    assert f"python: {seen.python} -> 3.99.0" in why
+    assert f"sources.errors.py: {seen.sources['target']['errors.py'][:12]} -> {'c' * 12}" in why
+    assert f"fingerprint.corpus: added, {'d' * 12}" in why
+
+
+def test_a_corpus_that_changes_runs_its_step_again(lab: Lab):
+    corpus = lab.root / "corpus.txt"
+    corpus.write_text("one")
+    lab.run(f"target.corpus={corpus}")
+    corpus.write_text("two")
+    assert lab.why("target", f"target.corpus={corpus}")[0].startswith("fingerprint.corpus: ")
+    corpus.unlink()
+    with pytest.raises(StorageError, match=r"corpus.txt: No such file"):
+        lab.plan(f"target.corpus={corpus}")
+
+
+def test_an_output_that_is_gone_or_changed_runs_its_step_again(lab: Lab):
+    lab.run()
+    model = lab.folder("train") / "model.txt"
+    os.utime(model, (1, 1))
+    assert lab.statuses()["train"] == "skip"  # a new time with the same content is no change
+    model.write_text("HELLP")
+    assert lab.why("train") == ("output model.txt has changed",)
+    assert lab.why("evaluate") == ("train is made again first; if that gives the same files, this is skipped",)
+    model.unlink()
+    assert lab.why("train") == ("output model.txt is missing",)
+
+
+def test_files_in_scratch_and_hidden_ones_are_no_outputs(lab: Lab):
+    lab.run("train.steps=3")
+    done = json.loads((lab.folder("train", "train.steps=3") / "done.json").read_text())
+    assert [each["path"] for each in done["outputs"]] == ["metrics.jsonl", "model.txt"]
+
+
+def test_a_damaged_done_file_counts_as_unfinished(lab: Lab):
+    lab.run()
+    (lab.folder("train") / "done.json").write_text("{")
+    assert lab.statuses()["train"] == "resume"
+
+
+def test_a_host_that_is_not_reached_runs_everything_and_says_so(lab: Lab):
+    plan = lab.plan("train.gpus=8", host="ssh:root@gpu1/pct:200")
+    assert {each.status for each in plan.steps} == {"run"}
+    assert plan.steps[1].why == ("what ssh:root@gpu1/pct:200 holds is not known until it is reached",)
+    assert [each.step.name for each in plan.steps if each.needs_gpu] == ["train"]
+
+
+def test_a_plan_is_a_pure_function(lab: Lab):
+    pipeline = lab.load()
+    local = Host("local", Chain((Local(),)))
+    seen = Surroundings("a", "3.11", {name: {} for name in KINDS}, {each.name: {} for each in pipeline.steps})
+    plan = make_plan(pipeline, local, seen, EmptyShelf())
+    assert plan == make_plan(pipeline, local, seen, EmptyShelf())
+    assert [each.key for each in plan.steps] == [key_of(each.fields) for each in plan.steps]
+    assert plan.steps[3].fields["inputs"] == {"target": plan.steps[1].key}
+    json.dumps(plan.as_json())
+
+
+def test_a_pipeline_of_a_thousand_steps_is_planned_within_a_second(lab: Lab):
+    lines = ["name: long", "steps:"]
+    for number in range(1000):
+        needs = f"[s{number - 1}]" if number else "[]"
+        lines.append(f"  - {{name: s{number}, uses: target, needs: {needs}, with: {{text: t{number}}}}}")
+    lab.file.write_text("\n".join(lines))
+    local = Host("local", Chain((Local(),)))
+    began = time.process_time()
+    pipeline = load_pipeline(lab.file, KINDS)
+    make_plan(pipeline, local, observe(pipeline), EmptyShelf())
+    assert time.process_time() - began < 1.0
