@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch._dynamo.config
 from torch import Tensor
 from torch.fx import _symbolic_trace
 
@@ -45,9 +46,13 @@ def tracing_flag_is_up() -> bool:
 class CompileGate:
     """Keeps compiling and calling apart; see the module's text for the two phases."""
 
-    def __init__(self, *, enabled: bool = True) -> None:
-        """`enabled=False` compiles nothing: gated functions run eagerly, under the same rules."""
+    def __init__(self, *, enabled: bool = True, graphs: int = 64) -> None:
+        """A gate for at most `graphs` graphs of one function: each device and each bucket needs one of its own, and
+        torch's default of 8 is soon used up. `enabled=False` compiles nothing: gated functions run eagerly, under
+        the same rules.
+        """
         self.enabled = enabled
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, graphs)
         self._turn = threading.RLock()
         self._holder: int | None = None
         self._sealed = False
@@ -66,10 +71,7 @@ class CompileGate:
                 return compiled(*arguments)
             except RuntimeError as failure:
                 if self._sealed and "fail_on_recompile" in str(failure):
-                    raise CompilationError(
-                        f"'{name}' would need a new graph for {describe(arguments)}, after the set was closed",
-                        cure="give the training only the shapes, dtypes and modes that it was pre-warmed with",
-                    ) from failure
+                    raise _new_graph(name, arguments, str(failure)) from failure
                 raise
 
         return gated
@@ -117,6 +119,15 @@ class CompileGate:
             yield
         finally:
             self.unseal()
+
+
+def _new_graph(name: str, arguments: tuple[Any, ...], reason: str) -> CompilationError:
+    guard = reason.partition("guard failure(s):")[2].strip().splitlines()
+    because = f" (failed guard: {guard[0].strip(' -')})" if guard else ""
+    return CompilationError(
+        f"'{name}' would need a new graph for {describe(arguments)}{because}, after the set was closed",
+        cure="give the training only the shapes, dtypes and modes that it was pre-warmed with",
+    )
 
 
 def describe(arguments: tuple[Any, ...]) -> str:

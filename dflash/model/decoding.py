@@ -17,15 +17,18 @@ from dflash.model.draft import DFlashDraftModel, KeyValue
 
 @dataclass(frozen=True)
 class Generation:
-    """`tokens` (new ones, in order) and what each round gained."""
+    """`tokens` (new ones, in order; the first is the prompt's own successor) and what each round gained.
+
+    The last round's gain is counted whole, even where the wanted number of tokens cuts its tokens off.
+    """
 
     tokens: list[int]
     gained: list[int]
 
     @property
     def acceptance_length(self) -> float:
-        """Mean tokens gained a round; 1.0 is a drafter that is never right."""
-        return sum(self.gained) / len(self.gained)
+        """Mean tokens gained a round; 1.0 is a drafter that is never right, or was never asked."""
+        return sum(self.gained) / len(self.gained) if self.gained else 1.0
 
 
 class _Verifier:
@@ -64,15 +67,16 @@ def generate(
     embed = target.get_input_embeddings()
     head = target.get_output_embeddings()
     verify = _Verifier(target, draft.target_layer_ids)
-    successors, features = verify(torch.tensor([prompt]))
+    device = target.device
+    successors, features = verify(torch.tensor([prompt], device=device))
     tokens = [int(successors[-1])]
     contexts: list[KeyValue] | None = None
     known, gained = len(prompt), []  # `known` tokens are in the target's cache; the anchor comes right after
     while len(tokens) < new_tokens and tokens[-1] != stop:
-        seen = torch.arange(known - features.shape[1], known)[None]
+        seen = torch.arange(known - features.shape[1], known, device=device)[None]
         contexts = draft.extend(contexts, features, seen)
-        block = torch.tensor([[tokens[-1]] + [draft.mask_token_id] * (draft.block_size - 1)])
-        positions = torch.arange(known, known + draft.block_size)[None]
+        block = torch.tensor([[tokens[-1]] + [draft.mask_token_id] * (draft.block_size - 1)], device=device)
+        positions = torch.arange(known, known + draft.block_size, device=device)[None]
         drafted = head(draft(embed(block), positions, contexts)[:, 1:]).argmax(-1)
         block[:, 1:] = drafted
         successors, features = verify(block)

@@ -38,10 +38,11 @@ def capture_layers(num_target_layers: int, count: int) -> list[int]:
     Raises:
         ValueError: the target has too few layers for `count` different ids.
     """
-    if count == 1:
-        return [num_target_layers // 2]
     first, last = 1, num_target_layers - 3
-    ids = [round(first + (last - first) * i / (count - 1)) for i in range(count)]
+    ids = [round(first + (last - first) * i / max(count - 1, 1)) for i in range(count)]
+    if count == 1:
+        # Never the last layer: its entry of transformers' `hidden_states` has passed the final norm.
+        first, last, ids = 1, num_target_layers - 2, [num_target_layers // 2]
     if last < first or len(set(ids)) != count:
         raise ValueError(f"a target of {num_target_layers} layers has no {count} different layers to capture")
     return ids

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModel, Qwen3Config
 
 from dflash.errors import CheckpointError
 from dflash.model import draft as draft_module
 from dflash.model.draft import DFlashDraftModel
+from dflash.model.tensors import write_tensors
 
 WEIGHTS, CONFIG, CODE = "model.safetensors", "config.json", "dflash.py"
+FULL = "full_attention"
 
 
 def published_config(config: Qwen3Config, dtype: torch.dtype) -> dict[str, Any]:
@@ -35,8 +37,8 @@ def published_config(config: Qwen3Config, dtype: torch.dtype) -> dict[str, Any]:
         "model_type": "qwen3",
         "num_target_layers": config.num_target_layers,
         "block_size": config.block_size,
-        "dflash_config": config.dflash_config,
-        "layer_types": ["full_attention"] * config.num_hidden_layers,
+        "dflash_config": {**config.dflash_config, "block_size": config.block_size},
+        "layer_types": [FULL] * config.num_hidden_layers,
         "use_sliding_window": False,
         "sliding_window": None,
         "max_window_layers": config.num_hidden_layers,
@@ -51,8 +53,8 @@ def published_config(config: Qwen3Config, dtype: torch.dtype) -> dict[str, Any]:
 
 def write_layout(model: DFlashDraftModel, folder: Path) -> None:
     """Write config, weights and code of `model` into an existing folder."""
-    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    tensors = model.state_dict()
+    write_tensors(folder / WEIGHTS, tensors)
     fields = published_config(model.config, next(iter(tensors.values())).dtype)
     (folder / CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     shutil.copyfile(draft_module.__file__, folder / CODE)
@@ -61,27 +63,25 @@ def write_layout(model: DFlashDraftModel, folder: Path) -> None:
 def load_draft(folder: Path) -> DFlashDraftModel:
     """A drafter from a folder in the published layout, in evaluation mode, in float32.
 
+    Either RoPE schema and either place of `block_size` will do.
+
     Raises:
-        CheckpointError: a file is missing, or a tensor is missing, unknown or of another shape.
+        CheckpointError: a file is missing or damaged, a tensor is missing, unknown or of another shape, or a layer
+            has sliding attention, which this model does not have.
     """
     try:
         fields = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        model = DFlashDraftModel(Qwen3Config(**{k: v for k, v in fields.items() if k not in NOT_FOR_QWEN3}))
+        fields.setdefault("block_size", fields["dflash_config"].get("block_size"))
+        config = Qwen3Config.from_dict(fields)
+        if set(config.layer_types) != {FULL}:
+            raise ValueError("it has layers with sliding attention")
+        model = DFlashDraftModel(config)
         model.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()})
-    except (OSError, ValueError, KeyError, RuntimeError) as failure:
-        raise CheckpointError(f"not a drafter that can be loaded ({failure})", where=str(folder)) from failure
+    except Exception as failure:  # safetensors and transformers' configurations have exception classes of their own
+        raise CheckpointError(
+            f"not a drafter that can be loaded ({type(failure).__name__}: {failure})", where=str(folder)
+        ) from failure
     return model.eval()
-
-
-NOT_FOR_QWEN3 = (
-    "architectures",
-    "auto_map",
-    "model_type",
-    "rope_theta",
-    "rope_scaling",
-    "transformers_version",
-)
-"""Fields for other readers, which a Qwen3Config would take for settings of its own."""
 
 
 def publish(source: Path, out: Path) -> dict[str, Any]:

@@ -43,12 +43,22 @@ def load_target(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedM
     """The whole target with frozen weights, in evaluation mode.
 
     Raises:
-        UsageError: `folder` does not hold a causal LM.
+        UsageError: `folder` does not hold a causal LM, or not all of its weights: transformers would fill up what is
+            missing with random numbers, and a drafter trained against a random LM head learns nothing.
     """
     target_config(folder)
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, local_files_only=True, attn_implementation="sdpa"
-    )
+    cure = "copy the model folder again"
+    model: PreTrainedModel
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, attn_implementation="sdpa", output_loading_info=True
+        )
+    except Exception as failure:  # safetensors has an exception class of its own
+        reason = str(failure).splitlines()[0]
+        raise UsageError(f"the model can not be loaded ({reason})", where=str(folder), cure=cure) from failure
+    if missing := sorted(report["missing_keys"]):
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        raise UsageError(f"the weights lack {missing[0]}{more}", where=str(folder), cure=cure)
     return model.requires_grad_(False).eval()
 
 

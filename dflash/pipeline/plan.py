@@ -87,15 +87,20 @@ def make_plan(pipeline: Pipeline, host: Host, surroundings: Surroundings | None,
     for step in pipeline.steps:
         if surroundings is None:
             why = (f"what {host.name} holds is not known until it is reached",)
-            steps.append(PlannedStep(step, {}, "", "run", why, step.kind.gpu(step.config)))
+            steps.append(PlannedStep(step, {}, "", "run", why, needs_gpu(step, pipeline)))
             continue
         fields = key_fields(step, pipeline, surroundings, keys)
         key = keys[step.name] = key_of(fields)
         decision = decide(step, key, fields, {kind: contents[name] for kind, name in step.takes.items()}, shelf)
         contents[step.name] = decision.content
-        gpu = step.kind.gpu(step.config)
-        steps.append(PlannedStep(step, fields, key, decision.status, decision.why, gpu))
+        steps.append(PlannedStep(step, fields, key, decision.status, decision.why, needs_gpu(step, pipeline)))
     return Plan(pipeline, host, tuple(steps))
+
+
+def needs_gpu(step: Step, pipeline: Pipeline) -> bool:
+    """Whether a step, or the step that it prepares for, asks for a GPU."""
+    lender = pipeline.step(step.borrows) if step.borrows else step
+    return step.kind.gpu(step.config) or lender.kind.gpu(lender.config)
 
 
 def decide(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from dflash.atomic import write_json
-from dflash.errors import DFlashError, StepFailed, UsageError, storage_error
+from dflash.errors import DFlashError, EnvironmentMismatch, StepFailed, UsageError, storage_error
 from dflash.pipeline import lock, report
 from dflash.pipeline.events import EventLog, read_jsonl
 from dflash.pipeline.files import write_text
@@ -51,6 +51,8 @@ def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS) -> O
     if not plan.host.chain.is_local:
         what = f"pipelines run on local only, and {plan.host.name!r} is {plan.host.chain}"
         raise UsageError(what, cure="use --host local, or ./inv plan to look at what it would do there")
+    if wanting := [each.step.name for each in plan.steps if each.needs_gpu and each.status != "skip"]:
+        _require_gpu(wanting)
     try:
         folder = new_run(root, plan.pipeline.name)
         try:
@@ -61,6 +63,12 @@ def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS) -> O
             raise
     except OSError as failure:
         raise storage_error(failure, failure.filename or root) from failure
+
+
+def _require_gpu(steps: Sequence[str]) -> None:
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
+        what = f"{', '.join(steps)} need a GPU, and this machine has no /dev/nvidia0"
+        raise EnvironmentMismatch(what, cure="run it on a GPU host, or set device: cpu for a small model")
 
 
 def _remove_if_unused(folder: Path) -> None:

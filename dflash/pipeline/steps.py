@@ -51,15 +51,25 @@ def _check(step: StepInputs) -> Result:
 
 
 def _target(step: StepInputs) -> Result:
+    if step.config.folder:
+        from dflash.model.target import target_config
+
+        target_config(Path(step.config.folder))
+        return {"folder": step.config.folder}
     from dflash.training.bytelm import train_target
 
     return train_target(step.config, step.out, step.progress)
 
 
+def _model(step: StepInputs) -> Path:
+    """The target's folder: what the target step made, or the one it was shown."""
+    return Path(step.results["target"].get("folder") or step.inputs["target"] / "model")
+
+
 def _data(step: StepInputs) -> Result:
     from dflash.training.dataset import build_dataset
 
-    return build_dataset(step.config, step.inputs["target"] / "model", step.out, step.progress)
+    return build_dataset(step.config, _model(step), step.out, step.progress)
 
 
 def _prewarm(step: StepInputs) -> Result:
@@ -67,7 +77,7 @@ def _prewarm(step: StepInputs) -> Result:
 
     request = {
         "config": asdict(step.borrowed),
-        "target": str(step.inputs["target"] / "model"),
+        "target": str(_model(step)),
         "rows": str(step.inputs["data"] / "rows.safetensors"),
     }
     return prewarm(request, step.out, step.progress)
@@ -81,7 +91,7 @@ def _train(step: StepInputs) -> Result:
     from dflash.training.trainer import Trainer
 
     packed = load_rows(step.inputs["data"] / "rows.safetensors")
-    trainer = Trainer(step.config, step.inputs["target"] / "model", packed, step.progress)
+    trainer = Trainer(step.config, _model(step), packed, step.progress)
     return trainer.train(step.out)
 
 
@@ -89,9 +99,7 @@ def _evaluate(step: StepInputs) -> Result:
     from dflash.training.evaluation import evaluate
 
     prompts = step.inputs["data"] / "heldout.jsonl"
-    return evaluate(
-        step.config, step.inputs["target"] / "model", step.inputs["train"] / "draft", prompts, step.progress
-    )
+    return evaluate(step.config, _model(step), step.inputs["train"] / "draft", prompts, step.progress)
 
 
 def _export(step: StepInputs) -> Result:
@@ -104,6 +112,17 @@ def _corpus(config: TargetConfig | DataConfig) -> dict[str, str]:
     return {"corpus": corpus.digest(corpus.standard_library(config.corpus_bytes))}
 
 
+def _target_sources(config: TargetConfig) -> dict[str, str]:
+    """The corpus, or what names a model folder's contents: each file's size, and the small files' bytes."""
+    if config.folder is None:
+        return _corpus(config)
+    files = sorted(path for path in Path(config.folder).glob("*") if path.is_file())
+    return {
+        f"{path.name}": sha256(path) if path.stat().st_size < 2**20 else f"{path.stat().st_size} bytes"
+        for path in files
+    }
+
+
 def _data_sources(config: DataConfig) -> dict[str, str]:
     if config.file is None:
         return _corpus(config)
@@ -113,8 +132,12 @@ def _data_sources(config: DataConfig) -> dict[str, str]:
         raise storage_error(failure, config.file) from failure
 
 
-def _on_gpu(config: TrainConfig) -> bool:
+def _on_gpu(config: TrainConfig | EvaluateConfig) -> bool:
     return config.device == "cuda"
+
+
+def _answers_on_gpu(config: DataConfig) -> bool:
+    return config.device == "cuda" and config.file is None
 
 
 MODEL = ("model", "training", "compilation")
@@ -129,8 +152,8 @@ KINDS: dict[str, StepKind] = {
             TargetConfig,
             _offline(_target),
             sources=MODEL,
-            fingerprint=_corpus,
-            describes="train a small byte-level target",
+            fingerprint=_target_sources,
+            describes="train a small byte-level target, or take a model folder",
         ),
         StepKind(
             "data",
@@ -139,6 +162,7 @@ KINDS: dict[str, StepKind] = {
             takes=("target",),
             sources=MODEL,
             fingerprint=_data_sources,
+            gpu=_answers_on_gpu,
             describes="let the target answer prompts; pack rows",
         ),
         StepKind(
@@ -164,6 +188,7 @@ KINDS: dict[str, StepKind] = {
             _offline(_evaluate),
             takes=("target", "data", "train"),
             sources=MODEL,
+            gpu=_on_gpu,
             describes="decode held-out prompts with the drafter",
         ),
         StepKind(

@@ -23,6 +23,11 @@ class MicroBatch:
     trainable: Tensor
     anchors: Tensor
 
+    def to(self, device: torch.device) -> MicroBatch:
+        """The same micro-batch on `device`."""
+        tensors = (self.tokens, self.documents, self.positions, self.trainable, self.anchors)
+        return MicroBatch(self.index, *(tensor.to(device, non_blocking=True) for tensor in tensors))
+
 
 def anchor_candidates(trainable: Tensor, documents: Tensor) -> Tensor:
     """Where a block may start, bool (R, S): at a trainable token whose successor, in its document, is one too.

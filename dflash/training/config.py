@@ -14,10 +14,20 @@ GAMMAS = {16: 7.0, 10: 5.0, 8: 4.0}
 """The paper's loss decay by block size (arXiv 2602.06036, appendix A.1)."""
 
 
+def check_device(device: str) -> None:
+    """Refuse what is not a kind of device. `cuda` is one GPU a worker, `cpu` any number of virtual devices."""
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device is cpu or cuda, not '{device}'")
+
+
 @dataclass(frozen=True)
 class TargetConfig:
-    """The target's shape and its training. `window` is in tokens, `rows` windows make one step."""
+    """The target: a model `folder` that is there already, or the shape and training of a small byte-level one.
 
+    `window` is in tokens, `rows` windows make one step.
+    """
+
+    folder: str | None = None
     layers: int = 6
     hidden: int = 128
     intermediate: int = 384
@@ -48,7 +58,8 @@ class DataConfig:
     """Where training text comes from and how it is packed.
 
     Without `file`, `prompts` prompts are cut from text that the target was not trained on and answered by the
-    target, the share `sampled` at `temperature`, the rest greedily. With `file`, that JSONL is used as it is.
+    target, the share `sampled` at `temperature`, the rest greedily. With `file`, that JSONL is used as it is, but for
+    its last `heldout` conversations, a tenth at most: their prompts are kept for evaluation.
     `buckets` are row lengths in tokens; documents with fewer than `block` trainable tokens are dropped.
     """
 
@@ -65,8 +76,10 @@ class DataConfig:
     block: int = 8
     corpus_bytes: int = 8_000_000
     seed: int = 0
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
+        check_device(self.device)
         if not self.buckets or min(self.buckets) < 2 * self.block:
             raise ValueError(f"buckets must be row lengths of at least two blocks ({2 * self.block} tokens)")
         if not 0 < self.prompt_bytes_min <= self.prompt_bytes_max:
@@ -160,8 +173,7 @@ class TrainConfig:
             raise ValueError(f"gamma must be above 0, not {self.gamma}")
         if self.gamma is None and self.draft.block not in GAMMAS:
             raise ValueError(f"gamma must be given for block {self.draft.block}: the paper has none for it")
-        if self.device not in ("cpu", "cuda"):
-            raise ValueError(f"device is cpu or cuda, not '{self.device}'")
+        check_device(self.device)
 
     @property
     def decay(self) -> float:
@@ -202,8 +214,10 @@ class EvaluateConfig:
     dtype: str = "float64"
     threads: int = 1
     seed: int = 0
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
+        check_device(self.device)
         if self.dtype not in ("float64", "float32", "bfloat16"):
             raise ValueError(f"dtype is float64, float32 or bfloat16, not '{self.dtype}'")
         if min(self.new_tokens, self.untrained_prompts, self.threads) < 1:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from dflash.atomic import write_json
-from dflash.errors import DataError, storage_error
+from dflash.errors import DataError
 from dflash.model.target import load_target
 from dflash.progress import Progress
 from dflash.training import corpus
 from dflash.training.config import DataConfig
 from dflash.training.encoding import Encoder, keep
 from dflash.training.packing import pack, save_rows
-from dflash.training.records import read_records, write_records
+from dflash.training.records import Message, Record, read_records, write_records
 from dflash.training.responses import cut_prompts, regenerate
 
 ROWS, TRAIN, HELDOUT, REPORT = "rows.safetensors", "train.jsonl", "heldout.jsonl", "report.json"
@@ -35,38 +37,62 @@ def build_dataset(config: DataConfig, target: Path, out: Path, progress: Progres
         DataError: a line can not be read, or nothing is left to train on (with the count of each reason).
     """
     tokenizer = read_tokenizer(target)
-    documents = corpus.standard_library(config.corpus_bytes)
+    source = Path(config.file) if config.file else _answer_prompts(config, tokenizer, target, out, progress)
+    records = list(read_records(source))
+    training, prompts = withhold(records, config.heldout) if config.file else (records, [])
+    write_records(out / HELDOUT, prompts or _heldout_prompts(config))
+    return _pack(config, tokenizer, training, source, out)
+
+
+def withhold(records: Sequence[Record], count: int) -> tuple[list[Record], list[dict[str, Any]]]:
+    """Keep the last `count` conversations, a tenth of them at most, out of training; the rest, and their prompts.
+
+    A prompt is what comes before the assistant's first turn.
+    """
+    chats = [place for place, record in enumerate(records) if record.conversation]
+    held = chats[len(chats) - min(count, len(chats) // 10) :]
+    prompts = [{"id": records[place].id, "conversations": _opening(records[place])} for place in held]
+    return [record for place, record in enumerate(records) if place not in set(held)], prompts
+
+
+def _opening(record: Record) -> list[Message]:
+    return list(takewhile(lambda message: message["role"] != "assistant", record.conversation))
+
+
+def _heldout_prompts(config: DataConfig) -> list[dict[str, Any]]:
+    documents = corpus.split(corpus.standard_library(config.corpus_bytes), "heldout")
+    cut = cut_prompts(documents, config.heldout, (config.prompt_bytes_min, config.prompt_bytes_max), config.seed)
+    return [{"id": identity, "conversations": [{"role": "user", "content": prompt}]} for identity, prompt in cut]
+
+
+def _answer_prompts(
+    config: DataConfig, tokenizer: PreTrainedTokenizerBase, target: Path, out: Path, progress: Progress
+) -> Path:
+    """Write `train.jsonl`: prompts from text that the target was not trained on, with its own answers."""
+    documents = corpus.split(corpus.standard_library(config.corpus_bytes), "prompts")
     lengths = (config.prompt_bytes_min, config.prompt_bytes_max)
-    heldout = cut_prompts(corpus.split(documents, "heldout"), config.heldout, lengths, config.seed)
-    write_records(
-        out / HELDOUT,
-        ({"id": identity, "conversations": [{"role": "user", "content": prompt}]} for identity, prompt in heldout),
+    answered = regenerate(
+        load_target(target).to(config.device),
+        tokenizer,
+        cut_prompts(documents, config.prompts, lengths, config.seed + 1),
+        out / "scratch" / "responses",
+        progress,
+        tokens=config.response_tokens,
+        sampled=config.sampled,
+        temperature=config.temperature,
+        batch=config.batch,
+        seed=config.seed,
     )
-    source = Path(config.file) if config.file else out / TRAIN
-    if not config.file:
-        prompts = cut_prompts(corpus.split(documents, "prompts"), config.prompts, lengths, config.seed + 1)
-        answered = regenerate(
-            load_target(target),
-            tokenizer,
-            prompts,
-            out / "scratch" / "responses",
-            progress,
-            tokens=config.response_tokens,
-            sampled=config.sampled,
-            temperature=config.temperature,
-            batch=config.batch,
-            seed=config.seed,
-        )
-        write_records(source, answered)
-    elif not source.is_file():
-        raise storage_error(FileNotFoundError(2, "No such file"), source)
-    return _pack(config, tokenizer, source, out)
+    write_records(out / TRAIN, answered)
+    return out / TRAIN
 
 
-def _pack(config: DataConfig, tokenizer: PreTrainedTokenizerBase, source: Path, out: Path) -> dict[str, Any]:
+def _pack(
+    config: DataConfig, tokenizer: PreTrainedTokenizerBase, records: Sequence[Record], source: Path, out: Path
+) -> dict[str, Any]:
     encoder = Encoder(tokenizer, max(config.buckets))
     kept, reasons, cut = [], Counter[str](), 0
-    for _, document, reason in keep(read_records(source), encoder, config.block):
+    for _, document, reason in keep(records, encoder, config.block):
         if document is None:
             reasons[str(reason)] += 1
         else:

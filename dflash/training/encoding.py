@@ -7,7 +7,7 @@ holds the template's assistant header is read the same way; any other text is tr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -93,7 +93,7 @@ def dropped(document: Encoded, block: int) -> str | None:
 
 
 def keep(
-    records: Iterator[Record], encoder: Encoder, block: int
+    records: Iterable[Record], encoder: Encoder, block: int
 ) -> Iterator[tuple[Record, Encoded | None, str | None]]:
     """Each record with its encoding, or with the reason why it is dropped."""
     for record in records:

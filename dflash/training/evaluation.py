@@ -23,7 +23,7 @@ from dflash.training.records import read_records
 
 def greedy(target: PreTrainedModel, prompt: list[int], new_tokens: int) -> list[int]:
     """The target's own greedy output by transformers' `generate`, an implementation that is not ours."""
-    tokens = torch.tensor([prompt])
+    tokens = torch.tensor([prompt], device=target.device)
     output = target.generate(
         tokens,
         attention_mask=torch.ones_like(tokens),
@@ -54,9 +54,9 @@ def evaluate(config: EvaluateConfig, target: Path, draft: Path, prompts: Path, p
     ]
     if not chats:
         raise DataError("no conversation to decode", where=str(prompts))
-    model = load_target(target, dtype)
-    trained = load_draft(draft).to(dtype)
-    untrained = fresh_draft(trained.config, config.seed).to(dtype).eval()
+    model = load_target(target, dtype).to(config.device)
+    trained = load_draft(draft).to(config.device, dtype)
+    untrained = fresh_draft(trained.config, config.seed).to(config.device, dtype).eval()
     begun = time.monotonic()
     references = [greedy(model, chat, config.new_tokens) for chat in chats]
     plain = time.monotonic() - begun

@@ -25,15 +25,10 @@ class Sums:
     def of(self, outcome: Outcome, wanted: Labels, tokens: int, *, stop: bool) -> Tensor:
         """One rank's figures (size,), float64: exact for counts below 2**53."""
         used = wanted.valid.any(-1)
-        scalars = (
-            outcome.loss.detach().double(),
-            (outcome.accepted * used).sum(),
-            used.sum(),
-            torch.tensor(tokens),
-            torch.tensor(stop),
-        )
+        measured = torch.stack((outcome.loss.detach().double(), (outcome.accepted * used).sum(), used.sum()))
+        known = torch.tensor([tokens, stop], dtype=torch.double, device=measured.device)
         right = (outcome.correct & wanted.valid).sum(0)
-        return torch.cat((torch.stack([s.double() for s in scalars]), right.double(), wanted.valid.sum(0).double()))
+        return torch.cat((measured, known, right.double(), wanted.valid.sum(0).double()))
 
     def read(self, total: Tensor, weight: float) -> dict[str, Any]:
         """The step's figures from the sum over ranks; `weight` is the sum of all label weights."""

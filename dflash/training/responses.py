@@ -54,7 +54,9 @@ def respond(
     )
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
     torch.manual_seed(seed)
-    output = target.generate(**batch, max_new_tokens=tokens, pad_token_id=tokenizer.pad_token_id, **sampling)
+    output = target.generate(
+        **batch.to(target.device), max_new_tokens=tokens, pad_token_id=tokenizer.pad_token_id, **sampling
+    )
     answers = output[:, batch["input_ids"].shape[1] :]
     texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
     return [text.rstrip("\ufffd") for text in texts]

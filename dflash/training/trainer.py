@@ -165,8 +165,9 @@ class Trainer:
                     begun = time.monotonic()
                     worker = self._worker(rank, saved)
                     worker.warm(sorted(self._packed))
-                    self.warm_seconds[f"{type(worker).__name__} {rank}"] = time.monotonic() - begun
-                    self.progress.note(f"worker {rank} is warm ({time.monotonic() - begun:.1f} s)")
+                    role = "target" if isinstance(worker, TargetWorker) else "drafter"
+                    self.warm_seconds[f"{role} {rank}"] = time.monotonic() - begun
+                    self.progress.note(f"worker {rank} ({role}) is warm ({time.monotonic() - begun:.1f} s)")
                 self._group.wait(sealed)
                 run(worker, rank)
             except Aborted:

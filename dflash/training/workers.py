@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dflash.errors import DFlashError
+from dflash.errors import DFlashError, UsageError
 from dflash.model.draft import DFlashDraftModel
 from dflash.model.loss import slot_decay
 from dflash.model.target import Capture
@@ -22,6 +22,25 @@ from dflash.training.metrics import Sums
 from dflash.training.optimizer import adamw, rate, set_rate
 from dflash.training.regions import Drafting, Regions, labels
 from dflash.training.schedule import work_of
+
+
+def device_of(rank: int, config: TrainConfig) -> torch.device:
+    """The device of a worker: one GPU each, or one of as many virtual devices that are all the CPU.
+
+    Raises:
+        UsageError: there are fewer GPUs than workers.
+    """
+    if config.device == "cpu":
+        return torch.device("cpu")
+    found, wanted = torch.cuda.device_count(), config.topology.size
+    if found < wanted:
+        raise UsageError(
+            f"{wanted} workers need {wanted} GPUs, and torch {torch.__version__} sees {found}",
+            where="train.topology",
+            cure="choose a smaller split with --set train.topology.targets=… and .drafters=…",
+        )
+    torch.cuda.set_device(rank)  # of this thread
+    return torch.device("cuda", rank)
 
 
 def sample_batch(config: TrainConfig, length: int) -> MicroBatch:
@@ -49,7 +68,8 @@ class TargetWorker:
         regions: Regions,
     ) -> None:
         self._comm, self._config = comm, config
-        self._capture = Capture(target, layer_ids, regions.target_layer)
+        self._device = device_of(comm.rank, config)
+        self._capture = Capture(target.to(self._device), layer_ids, regions.target_layer)
 
     def warm(self, buckets: Iterable[int]) -> None:
         """Run every graph of this role once, on every bucket."""
@@ -63,7 +83,8 @@ class TargetWorker:
             self._comm.send(self._features(batches[assignment.index]), assignment.drafter)
 
     def _features(self, batch: MicroBatch) -> Tensor:
-        return self._capture.features(batch.tokens, batch.positions, batch.documents)
+        here = batch.to(self._device)
+        return self._capture.features(here.tokens, here.positions, here.documents)
 
 
 class DrafterWorker:
@@ -77,17 +98,20 @@ class DrafterWorker:
         draft: DFlashDraftModel,
         regions: Regions,
     ) -> None:
-        self._comm, self._config, self.draft = comm, config, draft
-        embedding = target.get_input_embeddings().weight
-        self._drafting = Drafting(draft, embedding, target.get_output_embeddings().weight, regions)
-        self._decay = slot_decay(config.draft.block, config.decay)
+        self._comm, self._config = comm, config
+        self._device = device_of(comm.rank, config)
+        self.draft = draft.to(self._device)
+        embedding = target.get_input_embeddings().weight.to(self._device)
+        head = target.get_output_embeddings().weight.to(self._device)
+        self._drafting = Drafting(draft, embedding, head, regions)
+        self._decay = slot_decay(config.draft.block, config.decay).to(self._device)
         self._sums = Sums(config.draft.block)
         self._width = len(draft.target_layer_ids) * draft.config.hidden_size
         self._dtype = embedding.dtype
         parameters = list(draft.parameters())
         self.optimizer = adamw(parameters, config.optimizer)
         # All gradients are views of one vector: backward fills it, one all-reduce adds it up, one norm clips it.
-        self._gradients = torch.zeros(sum(p.numel() for p in parameters), dtype=self._dtype)
+        self._gradients = torch.zeros(sum(p.numel() for p in parameters), dtype=self._dtype, device=self._device)
         for parameter, view in zip(parameters, self._gradients.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = view.view_as(parameter)
 
@@ -104,8 +128,9 @@ class DrafterWorker:
     def warm(self, buckets: Iterable[int]) -> None:
         """Run every graph of this role once, forward and backward, on every bucket; leaves no gradient behind."""
         for length in buckets:
-            batch = sample_batch(self._config, length)
-            features = torch.zeros(self._config.rows, length, self._width, dtype=self._dtype)
+            batch = sample_batch(self._config, length).to(self._device)
+            shape = (self._config.rows, length, self._width)
+            features = torch.zeros(shape, dtype=self._dtype, device=self._device)
             self._drafting(batch, features, labels(batch, self._decay)).loss.backward()
         self._gradients.zero_()
 
@@ -122,12 +147,12 @@ class DrafterWorker:
         """
         topology = self._config.topology
         for step, assignment in work_of(self._comm.rank, topology, range(first, self._config.steps)):
-            batch = batches[assignment.index]
+            batch = batches[assignment.index].to(self._device)
             wanted = labels(batch, self._decay)
             weight = wanted.weights.sum().double()
             self._comm.all_reduce(weight, topology.drafter_ranks)
             shape = (*batch.tokens.shape, self._width)
-            features = self._comm.receive(assignment.target, shape, self._dtype)
+            features = self._comm.receive(assignment.target, shape, self._dtype).to(self._device)
             outcome = self._drafting(batch, features, wanted)
             (outcome.loss / weight.clamp(min=1e-12).to(outcome.loss.dtype)).backward()
             sums = self._sums.of(outcome, wanted, batch.tokens.numel(), stop=stopping())
