@@ -86,11 +86,11 @@ class CompileGate:
         with self._turn:
             if self._sealed:
                 raise CompilationError("a turn was asked for after the gate was sealed")
-            self._holder = threading.get_ident()
+            before, self._holder = self._holder, threading.get_ident()
             try:
                 yield
             finally:
-                self._holder = None
+                self._holder = before
             if tracing_flag_is_up():
                 raise CompilationError(
                     "torch's tracing flag stayed up after a turn: compiled functions would run eagerly",

@@ -38,12 +38,13 @@ def capture_layers(num_target_layers: int, count: int) -> list[int]:
     Raises:
         ValueError: the target has too few layers for `count` different ids.
     """
-    first, last = 1, num_target_layers - 3
-    ids = [round(first + (last - first) * i / max(count - 1, 1)) for i in range(count)]
     if count == 1:
-        # Never the last layer: its entry of transformers' `hidden_states` has passed the final norm.
-        first, last, ids = 1, num_target_layers - 2, [num_target_layers // 2]
-    if last < first or len(set(ids)) != count:
+        ids = [num_target_layers // 2]
+    else:
+        first, last = 1, num_target_layers - 3
+        ids = [round(first + (last - first) * i / (count - 1)) for i in range(count)]
+    # Never the last layer either: its entry of transformers' `hidden_states` has passed the final norm.
+    if ids != sorted(set(ids)) or ids[-1] > num_target_layers - 2:
         raise ValueError(f"a target of {num_target_layers} layers has no {count} different layers to capture")
     return ids
 

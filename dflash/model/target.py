@@ -30,7 +30,7 @@ def target_config(folder: Path) -> PretrainedConfig:
     """
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as failure:
+    except Exception as failure:  # transformers' configurations have exception classes of their own
         reason = str(failure).splitlines()[0]
         raise UsageError(
             f"not a model folder ({reason})",

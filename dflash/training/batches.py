@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -48,6 +49,12 @@ def draw_anchors(candidates: Tensor, count: int, generator: torch.Generator) -> 
     return padded.masked_fill(padded == length, -1)
 
 
+def _generator(*key: object) -> torch.Generator:
+    """A generator of random numbers that `key` alone decides, however large the numbers in it."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8]))
+
+
 class Batches:
     """The endless sequence of micro-batches over packed rows, of `rows` rows and `anchors` anchors a row.
 
@@ -67,7 +74,7 @@ class Batches:
         bucket, chosen = self._deal(epoch)[place]
         part = self._packed[bucket]
         trainable, documents = part.trainable[chosen], part.documents[chosen].long()
-        generator = torch.Generator().manual_seed((self._seed << 40) + (1 << 39) + index)
+        generator = _generator("anchors", self._seed, index)
         return MicroBatch(
             index,
             part.tokens[chosen].long(),
@@ -79,7 +86,7 @@ class Batches:
 
     def _deal(self, epoch: int) -> list[tuple[int, Tensor]]:
         if self._epoch is None or self._epoch[0] != epoch:
-            generator = torch.Generator().manual_seed((self._seed << 40) + epoch)
+            generator = _generator("rows", self._seed, epoch)
             dealt: list[tuple[int, Tensor]] = []
             for bucket, part in sorted(self._packed.items()):
                 order = torch.randperm(len(part), generator=generator)

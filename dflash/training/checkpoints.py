@@ -1,11 +1,13 @@
 """Checkpoints: whole or absent, verified when read, the last good ones kept.
 
 A checkpoint is a folder `step-00000300/` of safetensors and JSON files; `state.json`, written with it, names each
-file's size and SHA-256. A damaged one is named and passed over for the one before; it is never deleted.
+file's size and SHA-256, and its own. A damaged one is named and passed over for the one before; it stays, for a
+person to look at, until the same step is saved again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -14,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from dflash.atomic import sha256, whole_folder
 from dflash.errors import CheckpointError
+from dflash.model.tensors import write_tensors
 from dflash.progress import Progress
 
 STATE = "state.json"
@@ -38,10 +41,11 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one training, in `folder`; `keep` of them stay."""
+    """The checkpoints of one training, in `folder`; `keep` good ones stay. One process writes at a time."""
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
+        self._damaged: set[Path] = set()
 
     def save(
         self,
@@ -51,10 +55,12 @@ class Checkpoints:
         extra: Callable[[Path], None] | None = None,
     ) -> Path:
         """Write the checkpoint of `step` whole, then drop those beyond `keep`; `extra` may add files to it."""
-        path = self.folder / f"step-{step:08d}"
+        path = self.folder / name_of(step)
+        for remains in self.folder.glob(".step-*"):  # of a writer that was killed
+            shutil.rmtree(remains)
         with whole_folder(path) as draft:
             for name, group in tensors.items():
-                save_file({key: value.contiguous() for key, value in group.items()}, draft / f"{name}.safetensors")
+                write_tensors(draft / f"{name}.safetensors", group)
             if extra:
                 extra(draft)
             files = {
@@ -62,9 +68,12 @@ class Checkpoints:
                 for file in sorted(draft.rglob("*"))
                 if file.is_file()
             }
-            document = {"step": step, "state": dict(state), "files": files}
+            document = json.loads(json.dumps({"step": step, "state": dict(state), "files": files}))
+            document["sha256"] = _digest(document)
             (draft / STATE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        for old in self._folders()[self.keep :]:
+        self._damaged.discard(path)
+        good = [folder for folder in self._folders() if folder not in self._damaged]
+        for old in good[self.keep :]:
             shutil.rmtree(old)
         return path
 
@@ -74,11 +83,21 @@ class Checkpoints:
             try:
                 return read(folder)
             except CheckpointError as damage:
+                self._damaged.add(folder)
                 progress.note(f"{damage}")
         return None
 
     def _folders(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"), reverse=True)
+
+
+def name_of(step: int) -> str:
+    """The name of the checkpoint after `step` steps; names sort by step."""
+    return f"step-{step:08d}"
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def read(folder: Path) -> Checkpoint:
@@ -91,16 +110,18 @@ def read(folder: Path) -> Checkpoint:
     state = folder / STATE
     try:
         document = json.loads(state.read_text(encoding="utf-8"))
-        files, step = document["files"].items(), int(document["step"])
-    except (OSError, ValueError, KeyError) as failure:
+        expected = document.pop("sha256")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
         raise CheckpointError(f"can not be read ({failure})", where=str(state), cure=cure) from failure
-    for name, expected in files:
+    if _digest(document) != expected or folder.name != name_of(document["step"]):
+        raise CheckpointError("is damaged: not what was saved", where=str(state), cure=cure)
+    for name, saved in document["files"].items():
         file = folder / name
         if not file.is_file():
             raise CheckpointError("is missing", where=str(file), cure=cure)
-        if file.stat().st_size != expected["size"] or sha256(file) != expected["sha256"]:
+        if file.stat().st_size != saved["size"] or sha256(file) != saved["sha256"]:
             raise CheckpointError("is damaged: not the bytes that were saved", where=str(file), cure=cure)
-    return Checkpoint(folder, step, document["state"])
+    return Checkpoint(folder, document["step"], document["state"])
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:

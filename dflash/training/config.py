@@ -84,6 +84,8 @@ class DataConfig:
             raise ValueError(f"buckets must be row lengths of at least two blocks ({2 * self.block} tokens)")
         if not 0 < self.prompt_bytes_min <= self.prompt_bytes_max:
             raise ValueError("prompt_bytes_min must be above 0 and at most prompt_bytes_max")
+        if self.temperature < 0:
+            raise ValueError(f"temperature is 0 (greedy) or above, not {self.temperature}")
         if not 0 <= self.sampled <= 1:
             raise ValueError(f"sampled is a share in [0, 1], not {self.sampled}")
         if min(self.prompts, self.response_tokens, self.batch, self.heldout) < 1:
@@ -205,8 +207,9 @@ class EvaluateConfig:
     acceptance is measured over the same number of tokens everywhere. An untrained drafter decodes the first
     `untrained_prompts` for comparison.
 
-    float64 is the default because "the same output" is only defined without rounding: in float32 the target's own
-    argmax can differ between one token and a block of them where two logits nearly tie.
+    float64 is the default because in float32 the target's own argmax can differ between one token and a block of
+    them where two logits nearly tie. (transformers computes norms in float32 whatever the dtype: ties closer than
+    about 1e-7 remain possible, and would show as an output that differs.)
     """
 
     new_tokens: int = 128

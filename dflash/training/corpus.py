@@ -24,7 +24,7 @@ def standard_library(max_bytes: int) -> list[Document]:
     """The ASCII modules of the running interpreter's standard library, in name order, up to `max_bytes`.
 
     Raises:
-        DataError: the interpreter was installed without its sources.
+        DataError: the interpreter was installed without its sources, or `max_bytes` is less than one module.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
     documents: list[Document] = []
@@ -48,9 +48,9 @@ def standard_library(max_bytes: int) -> list[Document]:
         size += len(raw)
     if not documents:
         raise DataError(
-            "no standard library source was found",
+            f"no standard library source of at most {max_bytes} bytes was found",
             where=str(folder),
-            cure="install the interpreter's full standard library",
+            cure="raise corpus_bytes, or install the interpreter's full standard library",
         )
     return documents
 

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from dflash.atomic import write_json
-from dflash.errors import DataError
+from dflash.errors import DataError, UsageError
 from dflash.model.target import load_target
 from dflash.progress import Progress
 from dflash.training import corpus
@@ -25,8 +25,18 @@ ROWS, TRAIN, HELDOUT, REPORT = "rows.safetensors", "train.jsonl", "heldout.jsonl
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer beside a model."""
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    """The tokenizer beside a model.
+
+    Raises:
+        UsageError: there is none; transformers would make up one that turns all text into nothing.
+    """
+    tokenizer: PreTrainedTokenizerBase
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as failure:
+        raise UsageError(f"no tokenizer can be loaded ({failure})", where=str(folder)) from failure
+    if not tokenizer("a", add_special_tokens=False)["input_ids"]:
+        raise UsageError("there is no tokenizer", where=str(folder), cure="copy tokenizer.json beside the model")
     return tokenizer
 
 
@@ -37,22 +47,25 @@ def build_dataset(config: DataConfig, target: Path, out: Path, progress: Progres
         DataError: a line can not be read, or nothing is left to train on (with the count of each reason).
     """
     tokenizer = read_tokenizer(target)
+    encoder = Encoder(tokenizer, max(config.buckets))
+    if not config.file:
+        encoder.require_marks(str(target))  # before hours of answering
     source = Path(config.file) if config.file else _answer_prompts(config, tokenizer, target, out, progress)
     records = list(read_records(source))
     training, prompts = withhold(records, config.heldout) if config.file else (records, [])
     write_records(out / HELDOUT, prompts or _heldout_prompts(config))
-    return _pack(config, tokenizer, training, source, out)
+    return _pack(config, encoder, training, source, out)
 
 
 def withhold(records: Sequence[Record], count: int) -> tuple[list[Record], list[dict[str, Any]]]:
     """Keep the last `count` conversations, a tenth of them at most, out of training; the rest, and their prompts.
 
-    A prompt is what comes before the assistant's first turn.
+    A prompt is what comes before the assistant's first turn; a conversation that begins with that has none.
     """
-    chats = [place for place, record in enumerate(records) if record.conversation]
-    held = chats[len(chats) - min(count, len(chats) // 10) :]
-    prompts = [{"id": records[place].id, "conversations": _opening(records[place])} for place in held]
-    return [record for place, record in enumerate(records) if place not in set(held)], prompts
+    chats = [place for place, record in enumerate(records) if _opening(record)]
+    held = set(chats[len(chats) - min(count, len(chats) // 10) :])
+    prompts = [{"id": records[place].id, "conversations": _opening(records[place])} for place in sorted(held)]
+    return [record for place, record in enumerate(records) if place not in held], prompts
 
 
 def _opening(record: Record) -> list[Message]:
@@ -87,10 +100,7 @@ def _answer_prompts(
     return out / TRAIN
 
 
-def _pack(
-    config: DataConfig, tokenizer: PreTrainedTokenizerBase, records: Sequence[Record], source: Path, out: Path
-) -> dict[str, Any]:
-    encoder = Encoder(tokenizer, max(config.buckets))
+def _pack(config: DataConfig, encoder: Encoder, records: Sequence[Record], source: Path, out: Path) -> dict[str, Any]:
     kept, reasons, cut = [], Counter[str](), 0
     for _, document, reason in keep(records, encoder, config.block):
         if document is None:

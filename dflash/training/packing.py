@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from dflash.atomic import whole_file
 from dflash.errors import DataError, storage_error
+from dflash.model.tensors import write_tensors
 from dflash.training.encoding import Encoded
 
 PADDING = -1
@@ -38,25 +40,30 @@ class Rows:
 
 
 def bucket_of(length: int, buckets: Sequence[int]) -> int:
-    """The smallest bucket that holds `length` tokens (the largest, for what was cut to it)."""
+    """The smallest of the sorted `buckets` that holds `length` tokens; documents were cut to the largest before."""
     return next(bucket for bucket in buckets if length <= bucket)
 
 
 def pack(documents: Sequence[Encoded], buckets: Sequence[int]) -> dict[int, Rows]:
-    """Pack by first fit, longest first; ties keep the order given. Buckets without a document are left out."""
+    """Pack by best fit, longest first; ties keep the order given. Buckets without a document are left out.
+
+    Each document goes into its smallest bucket, into the row there with the least room that is enough.
+    """
     buckets = sorted(buckets)
     bins: dict[int, list[list[int]]] = {bucket: [] for bucket in buckets}
-    room: dict[int, list[int]] = {bucket: [] for bucket in buckets}
+    room: dict[int, list[tuple[int, int]]] = {bucket: [] for bucket in buckets}  # (tokens left, row), sorted
     for index in sorted(range(len(documents)), key=lambda i: -len(documents[i].tokens)):
         size = len(documents[index].tokens)
         bucket = bucket_of(size, buckets)
-        spot = next((i for i, left in enumerate(room[bucket]) if size <= left), None)
-        if spot is None:
+        place = bisect_left(room[bucket], (size, 0))
+        if place == len(room[bucket]):
+            left, row = bucket, len(bins[bucket])
             bins[bucket].append([])
-            room[bucket].append(bucket)
-            spot = len(bins[bucket]) - 1
-        bins[bucket][spot].append(index)
-        room[bucket][spot] -= size
+        else:
+            left, row = room[bucket].pop(place)
+        bins[bucket][row].append(index)
+        if left > size:
+            insort(room[bucket], (left - size, row))
     return {
         bucket: _rows([[documents[i] for i in row] for row in bins[bucket]], bucket)
         for bucket in buckets
@@ -89,7 +96,7 @@ def save_rows(path: Path, packed: dict[int, Rows]) -> None:
         for name in ("tokens", "documents", "positions", "trainable")
     }
     with whole_file(path) as draft:
-        save_file(tensors, draft)
+        write_tensors(draft, tensors)
 
 
 def load_rows(path: Path) -> dict[int, Rows]:

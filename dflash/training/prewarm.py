@@ -39,6 +39,9 @@ def prewarm(request: Mapping[str, Any], out: Path, progress: Progress) -> dict[s
     Raises:
         CompilationError: a process failed, or the proof found a graph that had to be compiled.
     """
+    if not request["config"]["compile"]:
+        progress.note("compilation is off: there is nothing to warm")
+        return {"graphs": 0, "hit_rate": 1.0}
     cache = out / CACHE
     cache.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()

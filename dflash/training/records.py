@@ -56,11 +56,15 @@ def parse(raw: bytes, where: str) -> Record:
     """
     try:
         document = json.loads(raw.decode("utf-8"))
+        # JSON may escape half of a surrogate pair, which no tokenizer takes and no file can hold.
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as failure:
+        raise DataError(f"half a character, {failure.object[failure.start]!a}, is no text", where=where) from failure
     except UnicodeDecodeError as failure:
         raise DataError(
             f"byte {failure.start + 1} is not UTF-8", where=where, cure="save the file as UTF-8"
         ) from failure
-    except ValueError as failure:
+    except (ValueError, RecursionError) as failure:
         raise DataError(f"not JSON ({failure})", where=where, cure="write one JSON object on each line") from failure
     if not isinstance(document, dict):
         raise DataError(f"a record is a JSON object, not {type(document).__name__}", where=where)
@@ -80,6 +84,13 @@ def _message(turn: Any, where: str) -> Message:
     if not isinstance(turn, dict) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
         raise DataError("a message has 'role' and 'content', both strings", where=where)
     return {"role": turn["role"], "content": turn["content"]}
+
+
+def as_json(record: Record) -> dict[str, Any]:
+    """A record as the object it was read from."""
+    if record.text is not None:
+        return {"id": record.id, "text": record.text}
+    return {"id": record.id, "conversations": [dict(message) for message in record.conversation]}
 
 
 def write_records(path: Path, documents: Iterable[Mapping[str, Any]]) -> None:

@@ -10,17 +10,27 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dflash.errors import DataError
 from dflash.progress import Progress
 from dflash.training.corpus import Document
-from dflash.training.records import read_records, write_records
+from dflash.training.records import as_json, read_records, write_records
 
 
 def cut_prompts(
     documents: Sequence[Document], count: int, lengths: tuple[int, int], seed: int
 ) -> list[tuple[str, str]]:
-    """`count` (id, prompt) pairs of `lengths` = (shortest, longest) characters, drawn from all documents alike."""
+    """`count` (id, prompt) pairs of `lengths` = (shortest, longest) characters, drawn from all documents alike.
+
+    Raises:
+        DataError: no document is longer than two prompts.
+    """
     draw = random.Random(seed)
     usable = [document for document in documents if len(document.text) > 2 * lengths[1]]
+    if not usable:
+        raise DataError(
+            f"no prompt of {lengths[1]} characters can be cut from {len(documents)} documents",
+            cure="raise corpus_bytes, or lower prompt_bytes_max",
+        )
     prompts = []
     for _ in range(count):
         document = draw.choice(usable)
@@ -38,10 +48,10 @@ def respond(
     tokens: int,
     temperature: float,
     seed: int,
-) -> list[str]:
-    """The target's answers to `prompts`, of at most `tokens` tokens; temperature 0 is greedy.
+) -> list[tuple[str, bool]]:
+    """The target's answers to `prompts`, of at most `tokens` tokens, and whether each came to its end by itself.
 
-    What a cut-off answer leaves of a last character that is not whole is left out.
+    Temperature 0 is greedy. What a cut-off answer leaves of a last character that is not whole is left out.
     """
     chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
     batch = tokenizer.apply_chat_template(
@@ -59,7 +69,8 @@ def respond(
     )
     answers = output[:, batch["input_ids"].shape[1] :]
     texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
-    return [text.rstrip("\ufffd") for text in texts]
+    ended = (answers == tokenizer.eos_token_id).any(dim=1).tolist()
+    return [(text.rstrip("\ufffd"), end) for text, end in zip(texts, ended, strict=True)]
 
 
 def regenerate(
@@ -75,7 +86,10 @@ def regenerate(
     batch: int,
     seed: int,
 ) -> Iterator[dict[str, Any]]:
-    """Conversations of all prompts with the target's answers, the share `sampled` of them not greedy.
+    """Records of all prompts with the target's answers, the share `sampled` of them not greedy.
+
+    An answer that came to its end is a conversation. One that was cut off is a text: a conversation would be closed
+    by the chat template with an end that the target never said, and the drafter would learn it.
 
     Answers are kept in `folder`, one file a batch, written whole: an interrupted generation goes on from there.
     """
@@ -89,17 +103,19 @@ def regenerate(
             answers = respond(
                 target, tokenizer, [p for _, p in part], tokens=tokens, temperature=heat, seed=seed + index
             )
-            write_records(
-                path, (_conversation(*pair, answer, heat) for pair, answer in zip(part, answers, strict=True))
-            )
-        for record in read_records(path):
-            yield {"id": record.id, "conversations": [dict(m) for m in record.conversation]}
+            made = (_record(tokenizer, *pair, *answer, heat) for pair, answer in zip(part, answers, strict=True))
+            write_records(path, made)
+        yield from map(as_json, read_records(path))
         progress.update(min((index + 1) * batch, len(prompts)), len(prompts))
 
 
-def _conversation(identity: str, prompt: str, answer: str, temperature: float) -> dict[str, Any]:
+def _record(
+    tokenizer: PreTrainedTokenizerBase, identity: str, prompt: str, answer: str, ended: bool, temperature: float
+) -> dict[str, Any]:
     kind = f"t{temperature:g}" if temperature else "greedy"
-    return {
-        "id": f"{identity}:{kind}",
-        "conversations": [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}],
-    }
+    chat = [{"role": "user", "content": prompt}]
+    if ended:
+        turns = [*chat, {"role": "assistant", "content": answer}]
+        return {"id": f"{identity}:{kind}", "conversations": turns}
+    asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    return {"id": f"{identity}:{kind}", "text": f"{asked}{answer}"}

@@ -16,7 +16,7 @@ import torch
 from dflash.atomic import whole_folder
 from dflash.compilation.gate import CompileGate
 from dflash.compilation.hits import cache_counts
-from dflash.errors import CheckpointError
+from dflash.errors import CheckpointError, UsageError
 from dflash.model.layout import load_draft, write_layout
 from dflash.model.target import load_target, target_config
 from dflash.progress import Progress
@@ -48,6 +48,7 @@ class Trainer:
         self.gate = CompileGate(enabled=config.compile)
         self.regions = Regions(self.gate)
         self.draft_config = draft_config(target_config(target), config.draft)
+        refuse_mask_in(packed, self.draft_config.dflash_config["mask_token_id"])
         self._target, self._packed = target, packed
         self._group = ThreadGroup(config.topology.size, config.prefetch)
         self._failures: list[BaseException] = []
@@ -157,6 +158,7 @@ class Trainer:
         self, run: Callable[[Worker, int], None], ranks: Sequence[int], saved: Checkpoint | None = None
     ) -> None:
         sealed = threading.Barrier(len(ranks), action=self.gate.seal)
+        ended: list[int] = []
 
         def body(rank: int) -> None:
             try:
@@ -176,6 +178,8 @@ class Trainer:
                 self._failures.append(failure)
                 self._group.abort()
                 sealed.abort()
+            finally:
+                ended.append(rank)
 
         threads = [
             threading.Thread(target=contextvars.copy_context().run, args=(body, rank), name=f"worker-{rank}")
@@ -184,8 +188,7 @@ class Trainer:
         for thread in threads:
             thread.start()
         try:
-            for thread in threads:
-                self._join(thread)
+            self._wait_for(ended, len(threads))
         finally:
             self._group.abort()
             for thread in threads:
@@ -194,13 +197,30 @@ class Trainer:
         if self._failures:
             raise self._failures[0]
 
-    def _join(self, thread: threading.Thread) -> None:
-        """Wait for a worker; an interrupt meanwhile becomes the wish to stop, and the waiting goes on."""
-        while thread.is_alive():
+    def _wait_for(self, ended: Collection[int], count: int) -> None:
+        """Wait until `count` workers have ended; an interrupt meanwhile is the wish to stop, and the waiting goes on.
+
+        Not by `Thread.join`: interrupted, it takes a running thread for dead (bpo-45274).
+        """
+        while True:
             try:
-                thread.join(0.2)  # without a limit, join keeps signal handlers from running
+                while len(ended) < count:
+                    time.sleep(0.05)
+                return
             except KeyboardInterrupt:
                 self._stopping.set()
+
+
+def refuse_mask_in(packed: Mapping[int, Rows], mask: int) -> None:
+    """Raise UsageError if the text holds the mask token: the drafter could not tell its blanks from words."""
+    for bucket, rows in packed.items():
+        places = (rows.tokens == mask).nonzero()
+        if len(places):
+            raise UsageError(
+                f"the mask token {mask} is used by the data (bucket {bucket}, row {int(places[0, 0])})",
+                where="train.draft.mask_token_id",
+                cure="name a vocabulary row that no text uses",
+            )
 
 
 SHOWN = ("loss", "accuracy", "accept_len", "tokens_per_s", "lr")

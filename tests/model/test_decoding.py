@@ -1,0 +1,150 @@
+"""Speculative decoding: the target's own greedy output, whatever the drafter, and an honest account of the gain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from transformers import Qwen3ForCausalLM
+
+from dflash.model.decoding import Generation, generate
+from dflash.model.draft import DFlashDraftModel
+from dflash.model.loss import slot_decay
+from dflash.model.target import Capture
+from dflash.training.regions import Labels, labels
+from tests.tiny import BLOCK, constant_target, draft_eagerly, make_constant, micro_batch, new_draft
+
+SAID = 65
+"""The one token that the constant target ever says."""
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    return torch.randint(0, 256, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def greedy(target: Qwen3ForCausalLM, prompt: list[int], new_tokens: int, stop: int | None = None) -> list[int]:
+    """The same by transformers."""
+    tokens = torch.tensor([prompt])
+    output = target.generate(
+        tokens,
+        attention_mask=torch.ones_like(tokens),
+        max_new_tokens=new_tokens,
+        do_sample=False,
+        eos_token_id=stop,
+        pad_token_id=0,
+    )
+    return output[0, len(prompt) :].tolist()
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """A drafter that has learnt the target's answer to one prompt by heart, nearly; `answer` is long."""
+
+    draft: DFlashDraftModel
+    prompt: list[int]
+    answer: list[int]
+
+
+@pytest.fixture(scope="module")
+def learnt(target: Qwen3ForCausalLM) -> Learnt:
+    draft, prompt = new_draft(), prompt_of(9)
+    answer = greedy(target, prompt, 60)
+    tokens = torch.tensor([prompt + answer])
+    anchors = list(range(len(prompt), tokens.shape[1] - 1, 3))
+    trainable = torch.arange(tokens.shape[1])[None] >= len(prompt)
+    batch = micro_batch(tokens, [[tokens.shape[1]]], [anchors], trainable)
+    features = Capture(target, draft.target_layer_ids).features(batch.tokens, batch.positions, batch.documents)
+    wanted = labels(batch, slot_decay(BLOCK, 4.0))
+    optimizer = torch.optim.AdamW(draft.parameters(), lr=1e-2)
+    for _ in range(25):
+        optimizer.zero_grad()
+        draft_eagerly(draft, target, batch, features, wanted).loss.backward()
+        optimizer.step()
+    return Learnt(draft.requires_grad_(False), prompt, answer)
+
+
+@pytest.fixture(scope="module")
+def constant() -> Qwen3ForCausalLM:
+    return constant_target(SAID)
+
+
+def constant_draft(sign: float) -> DFlashDraftModel:
+    """A drafter of that target which always says the same as it (1), or never does (-1)."""
+    draft = new_draft(seed=6)
+    make_constant(draft, sign)
+    return draft
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 40])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_with_a_random_drafter_the_output_is_the_targets_own(target: Qwen3ForCausalLM, length: int, seed: int):
+    prompt = prompt_of(length, seed)
+    found = generate(target, new_draft(seed), prompt, 30)
+    assert found.tokens == greedy(target, prompt, 30)
+    assert len(set(found.tokens)) > 5
+
+
+@pytest.mark.parametrize("new_tokens", [1, 2, 3, 17, 60])
+def test_with_a_trained_drafter_the_output_is_the_targets_own(
+    target: Qwen3ForCausalLM, learnt: Learnt, new_tokens: int
+):
+    assert generate(target, learnt.draft, learnt.prompt, new_tokens).tokens == learnt.answer[:new_tokens]
+
+
+@pytest.mark.parametrize("length", [1, 5, 20])
+def test_so_it_is_on_prompts_that_the_drafter_was_not_trained_on(target: Qwen3ForCausalLM, learnt: Learnt, length: int):
+    prompt = prompt_of(length, seed=11)
+    assert generate(target, learnt.draft, prompt, 30).tokens == greedy(target, prompt, 30)
+
+
+def test_every_token_of_the_answer_can_be_the_one_that_stops_it(target: Qwen3ForCausalLM, learnt: Learnt):
+    """The first of a round, one accepted in its middle, the target's own at its end: all of them occur."""
+    for stop in sorted(set(learnt.answer[:20])):
+        found = generate(target, learnt.draft, learnt.prompt, 60, stop)
+        assert found.tokens == greedy(target, learnt.prompt, 60, stop)
+        assert found.tokens[-1] == stop
+        assert 1 + sum(found.gained) == len(found.tokens)
+
+
+def test_a_stop_token_that_is_not_said_stops_nothing(target: Qwen3ForCausalLM, learnt: Learnt):
+    unsaid = next(token for token in range(256) if token not in learnt.answer)
+    assert generate(target, learnt.draft, learnt.prompt, 60, unsaid).tokens == learnt.answer
+
+
+def test_one_new_token_needs_no_round_and_counts_as_no_gain(target: Qwen3ForCausalLM, learnt: Learnt):
+    found = generate(target, learnt.draft, learnt.prompt, 1)
+    assert found == Generation(learnt.answer[:1], [])
+    assert found.acceptance_length == 1.0
+
+
+@pytest.mark.parametrize(("new_tokens", "rounds"), [(2, 1), (1 + BLOCK, 1), (2 + BLOCK, 2), (1 + 5 * BLOCK, 5)])
+def test_a_drafter_that_is_always_right_gains_a_block_each_round(
+    constant: Qwen3ForCausalLM, new_tokens: int, rounds: int
+):
+    found = generate(constant, constant_draft(1.0), prompt_of(6), new_tokens)
+    assert found.tokens == greedy(constant, prompt_of(6), new_tokens) == [SAID] * new_tokens
+    assert found.gained == [BLOCK] * rounds
+    assert found.acceptance_length == BLOCK
+
+
+def test_a_drafter_that_is_never_right_gains_one_token_each_round(constant: Qwen3ForCausalLM):
+    found = generate(constant, constant_draft(-1.0), prompt_of(6), 9)
+    assert found.tokens == [SAID] * 9
+    assert found.gained == [1] * 8
+    assert found.acceptance_length == 1.0
+
+
+def test_each_round_gains_what_training_would_have_counted_at_its_anchor(target: Qwen3ForCausalLM, learnt: Learnt):
+    """So that features, positions and anchors of inference are those of training, on gains of every size."""
+    tokens = torch.tensor([learnt.prompt + learnt.answer])
+    found = generate(target, learnt.draft, learnt.prompt, 50)
+    starts = [len(learnt.prompt)]
+    for gain in found.gained[:-1]:
+        starts.append(starts[-1] + gain)
+    batch = micro_batch(tokens, [[tokens.shape[1]]], [starts])
+    features = Capture(target, learnt.draft.target_layer_ids).features(batch.tokens, batch.positions, batch.documents)
+    wanted: Labels = labels(batch, slot_decay(BLOCK, 4.0))
+    outcome = draft_eagerly(learnt.draft, target, batch, features, wanted)
+    assert outcome.accepted.tolist() == found.gained
+    assert set(found.gained) == {1, 2, 3, 4}

@@ -1,0 +1,97 @@
+"""Labels, decay and what counts as accepted."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from dflash.model.loss import accepted, block_loss, labels_of, slot_decay
+
+TOKENS = torch.arange(100, 110)[None]
+DOCUMENTS = torch.tensor([[0, 0, 0, 0, 0, 1, 1, 1, 1, -1]])
+ALL = DOCUMENTS >= 0
+
+
+def labels_at(anchor: int, trainable: Tensor = ALL, documents: Tensor = DOCUMENTS) -> list[int | None]:
+    """The label of slots 1..3 of one block, None where it is not trained."""
+    tokens, valid = labels_of(TOKENS, trainable, documents, torch.tensor([[anchor]]), 4)
+    assert tokens.shape == valid.shape == (1, 1, 3)
+    return [int(token) if use else None for token, use in zip(tokens[0, 0], valid[0, 0], strict=True)]
+
+
+def test_slot_k_is_to_say_the_token_k_after_the_anchor():
+    assert labels_at(0) == [101, 102, 103]
+    assert labels_at(1) == [102, 103, 104]
+
+
+def test_a_block_ends_with_its_document():
+    assert labels_at(2) == [103, 104, None]
+    assert labels_at(4) == [None, None, None]
+
+
+def test_a_block_ends_with_its_row():
+    full = torch.zeros_like(DOCUMENTS)
+    assert labels_at(7, torch.ones_like(ALL), full) == [108, 109, None]
+    assert labels_at(9, torch.ones_like(ALL), full) == [None, None, None]
+
+
+def test_padding_is_no_label():
+    assert labels_at(7) == [108, None, None]
+
+
+@pytest.mark.parametrize(("place", "labels"), [(0, [101, 102, 103]), (1, [None, 102, 103]), (3, [101, 102, None])])
+def test_the_mask_is_that_of_the_token_to_be_said_not_of_the_anchor(place: int, labels: list[int | None]):
+    trainable = ALL.clone()
+    trainable[0, place] = False
+    assert labels_at(0, trainable) == labels
+
+
+def test_an_unused_slot_has_no_label():
+    assert labels_at(-1) == [None, None, None]
+
+
+def test_weights_decay_from_one_by_the_papers_formula():
+    decay = slot_decay(5, gamma=4.0)
+    assert decay.tolist() == pytest.approx([math.exp(-(k - 1) / 4.0) for k in (1, 2, 3, 4)])
+    assert decay[0] == 1.0
+
+
+def test_the_loss_is_the_weighted_sum_of_each_slots_cross_entropy_and_slot_zero_has_none():
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(3, 4, 8, generator=generator, dtype=torch.float64)
+    head = torch.randn(11, 8, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 11, (3, 3), generator=generator)
+    weights = torch.rand(3, 3, generator=generator, dtype=torch.float64)
+    weights[1, 2] = 0.0
+    expected = 0.0
+    for block in range(3):
+        for slot in range(3):
+            logits = (head @ hidden[block, slot + 1]).tolist()
+            total = math.log(sum(math.exp(each) for each in logits))
+            expected += float(weights[block, slot]) * (total - logits[labels[block, slot]])
+    loss, correct = block_loss(hidden, head, labels, weights)
+    assert loss.item() == pytest.approx(expected, rel=1e-6)  # the cross-entropy is computed in float32
+    assert torch.equal(correct, (hidden[:, 1:] @ head.T).argmax(-1) == labels)
+    spoiled = hidden.clone()
+    spoiled[:, 0] = 1e3
+    assert block_loss(spoiled, head, labels, weights)[0] == loss
+
+
+@pytest.mark.parametrize(
+    ("correct", "valid", "gained"),
+    [
+        ([1, 1, 1], [1, 1, 1], 4),
+        ([1, 1, 0], [1, 1, 1], 3),
+        ([0, 1, 1], [1, 1, 1], 1),
+        ([1, 0, 1], [1, 1, 1], 2),
+        ([1, 1, 1], [1, 0, 1], 2),
+        ([1, 1, 1], [0, 0, 0], 1),
+    ],
+)
+def test_accepted_tokens_are_the_right_ones_up_to_the_first_wrong_one_and_the_targets_own(
+    correct: list[int], valid: list[int], gained: int
+):
+    assert accepted(torch.tensor([correct]).bool(), torch.tensor([valid]).bool()).tolist() == [gained]

@@ -1,0 +1,282 @@
+"""The data step: from a user's file or the target's own answers to packed rows, and an account of what was dropped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen3ForCausalLM
+
+from dflash.errors import DataError, StorageError, UsageError
+from dflash.model.bytelevel import ASSISTANT, USER, byte_tokenizer
+from dflash.progress import Silent
+from dflash.training.config import DataConfig
+from dflash.training.dataset import build_dataset, read_tokenizer, withhold
+from dflash.training.encoding import Encoder
+from dflash.training.packing import Rows, load_rows
+from dflash.training.records import Record, as_json, parse, read_records
+from dflash.training.responses import regenerate, respond
+from tests.tiny import constant_target
+
+SMALL: dict[str, Any] = {"buckets": (32, 64), "block": 4, "heldout": 3, "corpus_bytes": 600_000}
+
+
+def turns(*contents: str, first: str = "user") -> list[dict[str, str]]:
+    roles = ["user", "assistant"] if first == "user" else ["assistant", "user"]
+    return [{"role": roles[index % 2], "content": content} for index, content in enumerate(contents)]
+
+
+def file_of(folder: Path, *documents: dict[str, Any]) -> str:
+    path = folder / "mine.jsonl"
+    path.write_text("".join(json.dumps(document, ensure_ascii=False) + "\n" for document in documents))
+    return str(path)
+
+
+def build(target: Path, out: Path, **changes: Any) -> dict[str, Any]:
+    out.mkdir(exist_ok=True)
+    return build_dataset(DataConfig(**SMALL | changes), target, out, Silent())
+
+
+def documents_in(rows: dict[int, Rows]) -> Iterator[tuple[bytes, bytes]]:
+    """Each packed document's bytes, markers as \\xff, and those that are trained."""
+    for part in rows.values():
+        for row in range(len(part)):
+            for number in range(int(part.documents[row].max()) + 1):
+                own = part.documents[row] == number
+                tokens, trained = part.tokens[row, own].clamp(max=255), part.trainable[row, own]
+                yield bytes(tokens.tolist()), bytes(tokens[trained].tolist())
+
+
+def test_both_record_forms_are_packed_with_what_is_trained_of_them(target_folder: Path, tmp_path: Path):
+    file = file_of(
+        tmp_path,
+        {"id": "a", "conversations": turns("wie?", "größer", "so?", "ja, so")},
+        {"id": "b", "text": "plain text €"},
+        {"id": "c", "text": "<|user|>why<|assistant|>because<|end|>"},
+        {"id": "d", "text": "x" * 100},
+        {"id": "e", "text": "no"},
+        {"id": "f", "conversations": turns("a question without an answer")},
+        {"id": "g", "conversations": turns("a question", "ok")},
+    )
+    report = build(target_folder, tmp_path / "out", file=file)
+    found = sorted(documents_in(load_rows(tmp_path / "out" / "rows.safetensors")))
+    assert found == sorted(
+        [
+            ("\xffwie?\xff".encode("latin-1") + "größer".encode() + b"\xff\xffso?\xffja, so\xff",
+             "größer".encode() + b"\xffja, so\xff"),
+            ("plain text €".encode(), "plain text €".encode()),
+            (b"\xffwhy\xffbecause\xff", b"because\xff"),
+            (b"x" * 64, b"x" * 64),
+        ]
+    )  # fmt: skip
+    assert report["documents"] == 4
+    assert report["tokens"] == sum(len(whole) for whole, _ in found)
+    assert report["trainable_tokens"] == sum(len(trained) for _, trained in found)
+    assert report["full_length"] == 1
+    assert report["dropped"] == {
+        "fewer trainable tokens than a block": 1,
+        "no trainable token": 1,
+        "shorter than a block": 1,
+    }
+    assert report == json.loads((tmp_path / "out" / "report.json").read_text())
+
+
+def test_a_files_last_conversations_are_held_out_as_prompts(target_folder: Path, tmp_path: Path):
+    chats = [{"id": f"c{i}", "conversations": turns(f"question {i}", f"answer {i}")} for i in range(20)]
+    texts = [{"id": f"t{i}", "text": f"some text {i}"} for i in range(4)]
+    build(target_folder, tmp_path / "out", file=file_of(tmp_path, *chats, *texts), heldout=50)
+    held = list(read_records(tmp_path / "out" / "heldout.jsonl"))
+    assert [(record.id, record.conversation) for record in held] == [
+        (f"c{i}", tuple(turns(f"question {i}"))) for i in (18, 19)
+    ]
+    trained = b" ".join(whole for whole, _ in documents_in(load_rows(tmp_path / "out" / "rows.safetensors")))
+    assert b"answer 17" in trained
+    assert b"some text 3" in trained
+    assert b"answer 18" not in trained
+    assert b"answer 19" not in trained
+
+
+def test_a_conversation_that_the_assistant_begins_gives_no_prompt():
+    first = Record("a", "x:1", conversation=tuple(turns("hello", "hi", first="assistant")))
+    others = [Record(str(i), f"x:{i}", conversation=tuple(turns("q", "a", "r"))) for i in range(10)]
+    kept, prompts = withhold([*others, first], 5)
+    assert kept == [*others[:-1], first]
+    assert prompts == [{"id": "9", "conversations": turns("q")}]
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_a_file_too_small_to_hold_out_of_is_all_trained_on(target_folder: Path, tmp_path: Path, count: int):
+    chats = [{"id": f"c{i}", "conversations": turns(f"question {i}", f"answer {i}")} for i in range(count)]
+    assert build(target_folder, tmp_path / "out", file=file_of(tmp_path, *chats))["documents"] == count
+    held = list(read_records(tmp_path / "out" / "heldout.jsonl"))
+    assert len(held) == 3
+    assert all(24 <= len(message["content"]) <= 72 for record in held for message in record.conversation)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "the data file is empty"),
+        (b'{"text": "long enough"}\n{oops}\n', r"not JSON .*; write one JSON object on each line"),
+        (b'{"text": "long enough"}\n{"text": "\xff"}\n', "byte 11 is not UTF-8"),
+        (
+            b'{"text": "abc"}\n{"conversations": [{"role": "user", "content": "only a question"}]}\n{"text": "d"}\n',
+            r"no document is left to train on \(1 x no trainable token, 2 x shorter than a block\); "
+            "give documents with at least 4 trainable tokens",
+        ),
+    ],
+)
+def test_a_file_that_gives_nothing_to_train_on_is_named(
+    target_folder: Path, tmp_path: Path, content: bytes, reason: str
+):
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"^{path}(:2)?: {reason}"):
+        build(target_folder, tmp_path / "out", file=str(path))
+    assert not (tmp_path / "out" / "rows.safetensors").exists()
+
+
+def test_a_file_that_is_not_there_is_named(target_folder: Path, tmp_path: Path):
+    with pytest.raises(StorageError, match=rf"^{tmp_path}/none.jsonl: No such file"):
+        build(target_folder, tmp_path / "out", file=str(tmp_path / "none.jsonl"))
+
+
+def test_a_target_without_a_tokenizer_is_named(target_folder: Path, tmp_path: Path):
+    """transformers would make up one that turns all text into nothing."""
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(target_folder / name, tmp_path)
+    with pytest.raises(UsageError, match=rf"^{tmp_path}: there is no tokenizer; copy tokenizer.json"):
+        read_tokenizer(tmp_path)
+
+
+def test_a_template_without_marks_is_refused_before_anything_is_answered(target_folder: Path, tmp_path: Path):
+    folder = tmp_path / "target"
+    shutil.copytree(target_folder, folder)
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").write_text(
+        template.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+    )
+    with pytest.raises(DataError, match=rf"^{folder}: the target's chat template has no {{% generation %}} marks"):
+        build(folder, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+# --- answers by the target itself
+
+
+class Count(Silent):
+    """Keeps how far the answering came; can stop it there, as an interrupt would."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.done: list[int] = []
+        self._stop_at = stop_at
+
+    def update(self, done: int, total: int, metrics: Any = None) -> None:
+        self.done.append(done)
+        if done == self._stop_at:
+            raise KeyboardInterrupt
+
+
+PROMPTS = [(f"p{i}", "def f(x):\n    return x"[: 5 + 3 * i]) for i in range(5)]
+
+
+def answers(target: Qwen3ForCausalLM, folder: Path, progress: Count, **changes: Any) -> list[dict[str, Any]]:
+    settings: dict[str, Any] = {"tokens": 12, "sampled": 0.5, "temperature": 1.0, "batch": 2, "seed": 3}
+    return list(regenerate(target, byte_tokenizer(), PROMPTS, folder, progress, **settings | changes))
+
+
+def exchange(record: dict[str, Any]) -> tuple[str, str]:
+    """Prompt and answer of a record in either form."""
+    if "conversations" in record:
+        asked, said = record["conversations"]
+        assert (asked["role"], said["role"]) == ("user", "assistant")
+        return asked["content"], said["content"]
+    prompt, _, answer = record["text"].removeprefix(USER).partition(ASSISTANT)
+    return prompt, answer
+
+
+def test_an_answer_that_ends_by_itself_is_a_conversation_and_one_that_is_cut_off_is_not_closed(tmp_path: Path):
+    """A closed one would teach the drafter an end that the target never said."""
+    encode = Encoder(byte_tokenizer(), 64)
+    end = byte_tokenizer().eos_token_id
+    for token, closed in ((end, True), (ord("x"), False)):
+        (record, *_) = answers(constant_target(token), tmp_path / str(token), Count(), sampled=0.0)
+        assert ("conversations" in record) is closed
+        tokens = encode(parse(json.dumps(record).encode(), "here")).tokens.tolist()
+        assert (tokens[-1] == end) is closed
+
+
+def test_the_data_step_answers_prompts_and_packs_them(target_folder: Path, tmp_path: Path):
+    changes = {"prompts": 6, "batch": 3, "response_tokens": 20, "sampled": 0.5, "buckets": (128,)}
+    report = build(target_folder, tmp_path / "out", **changes)
+    records = list(read_records(tmp_path / "out" / "train.jsonl"))
+    assert len(records) == 6
+    assert [record.id.rpartition(":")[2] for record in records] == ["greedy"] * 3 + ["t0.8"] * 3
+    assert report["documents"] + sum(report["dropped"].values()) == 6
+    held = [record.conversation[0]["content"] for record in read_records(tmp_path / "out" / "heldout.jsonl")]
+    assert len(held) == 3
+    assert not set(held) & {exchange(as_json(record))[0] for record in records}
+    packed = (tmp_path / "out" / "rows.safetensors").read_bytes()
+    build(target_folder, tmp_path / "again", **changes)
+    assert (tmp_path / "again" / "rows.safetensors").read_bytes() == packed
+
+
+def test_a_greedy_answer_is_the_targets_own_whatever_shares_its_batch(target: Qwen3ForCausalLM):
+    tokenizer = byte_tokenizer()
+    prompts = [prompt for _, prompt in PROMPTS]
+    together = respond(target, tokenizer, prompts, tokens=12, temperature=0.0, seed=0)
+    for prompt, (answer, _) in zip(prompts, together, strict=True):
+        chat = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True)
+        tokens = torch.tensor([chat["input_ids"]])
+        output = target.generate(
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=12, do_sample=False, pad_token_id=0
+        )
+        own = tokenizer.decode(output[0, tokens.shape[1] :], skip_special_tokens=True)
+        assert answer == own.rstrip("\ufffd")
+
+
+def test_sampled_answers_repeat_with_their_seed_and_differ_with_another(target: Qwen3ForCausalLM):
+    def ask(seed: int) -> list[tuple[str, bool]]:
+        return respond(target, byte_tokenizer(), ["a", "bc"], tokens=12, temperature=1.0, seed=seed)
+
+    assert ask(1) == ask(1) != ask(2)
+
+
+@pytest.mark.parametrize(("sampled", "heated"), [(0.0, []), (1.0, [0, 1, 2]), (0.5, [1]), (0.34, [2])])
+def test_the_share_sampled_is_spread_over_the_batches(
+    target: Qwen3ForCausalLM, tmp_path: Path, sampled: float, heated: list[int]
+):
+    made = answers(target, tmp_path, Count(), sampled=sampled)
+    kinds = ["t1" if index // 2 in heated else "greedy" for index in range(5)]
+    assert [each["id"] for each in made] == [f"p{i}:{kind}" for i, kind in enumerate(kinds)]
+    assert [exchange(each)[0] for each in made] == [p for _, p in PROMPTS]
+
+
+def test_no_two_batches_are_sampled_with_the_same_random_numbers(target: Qwen3ForCausalLM, tmp_path: Path):
+    settings = {"tokens": 12, "sampled": 1.0, "temperature": 1.0, "batch": 1, "seed": 3}
+    made = regenerate(target, byte_tokenizer(), [("a", "x"), ("b", "x")], tmp_path, Count(), **settings)
+    one, other = (exchange(each)[1] for each in made)
+    assert one != other
+
+
+def test_an_interrupted_answering_goes_on_with_the_batch_it_was_at(target: Qwen3ForCausalLM, tmp_path: Path):
+    whole = answers(target, tmp_path / "whole", Count())
+    with pytest.raises(KeyboardInterrupt):
+        answers(target, tmp_path / "cut", Count(stop_at=4))
+    kept = sorted((tmp_path / "cut").iterdir())
+    assert [path.name for path in kept] == ["batch-00000.jsonl", "batch-00001.jsonl"]
+    times = [path.stat().st_mtime_ns for path in kept]
+    resumed = Count()
+    assert answers(target, tmp_path / "cut", resumed) == whole
+    assert [path.stat().st_mtime_ns for path in kept] == times
+    assert resumed.done == [2, 4, 5]
+
+
+def test_what_a_cut_off_answer_leaves_of_a_character_is_left_out():
+    target = constant_target("€".encode()[0])
+    assert respond(target, byte_tokenizer(), ["a", "bcd"], tokens=3, temperature=0.0, seed=0) == [("", False)] * 2
