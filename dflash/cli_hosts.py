@@ -1,0 +1,73 @@
+"""What the verbs that reach a host do: `./inv exec` and `./inv ping`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from dflash.cli import HOME, print_json
+from dflash.errors import DFlashError, UsageError
+from dflash.hosts.inventory import Host, find_host
+
+
+def hosts_of(text: str) -> list[Host]:
+    """The hosts that `--host A,B` names, each a chain or a name of hosts.yaml."""
+    return [find_host(name, HOME / "hosts.yaml") for name in text.split(",")]
+
+
+def after_dashes(words: Sequence[str]) -> list[str]:
+    """What follows the first `--` of a command line. Taken from the words: Invoke would join them into one string."""
+    return list(words[words.index("--") + 1 :]) if "--" in words else []
+
+
+def run(*, host: str, script: str, env: Sequence[str], cwd: str) -> None:
+    """Run a command where `host` leads. Exits with its status; with several hosts, 1 if any failed."""
+    from dflash.hosts.remote import Command, execute, execute_on_all
+
+    variables = dict(_variable(text) for text in env)
+    command = Command(tuple(after_dashes(sys.argv)), Path(script) if script else None, variables, cwd or None)
+    hosts = hosts_of(host)
+    if len(hosts) == 1:
+        sys.exit(execute(hosts[0], command))
+    failed = 0
+    for each, outcome in execute_on_all(hosts, command):
+        if isinstance(outcome, DFlashError):
+            failed += 1
+            print(f"{each.name}: error: {outcome}", file=sys.stderr)
+            continue
+        failed += outcome.code != 0
+        _copy(each.name, outcome.stdout, sys.stdout.buffer)
+        _copy(each.name, outcome.stderr, sys.stderr.buffer)
+        print(f"{each.name}: ended with {outcome.code} after {outcome.seconds:.2f} s", file=sys.stderr)
+    print(f"{len(hosts)} hosts: {len(hosts) - failed} ok, {failed} failed", file=sys.stderr)
+    sys.exit(1 if failed else 0)
+
+
+def ping(*, host: str, as_json: bool) -> None:
+    """Show each layer on the way to a host: how long it takes to open, a round trip, the agent's Python."""
+    from dflash.hosts.remote import ping as layers
+
+    found = []
+    for each in hosts_of(host):
+        for layer in layers(each):
+            found.append(layer.to_json())
+            if not as_json:
+                times = f"opened in {layer.open_s * 1e3:.0f} ms, round trip {layer.round_trip_s * 1e3:.2f} ms"
+                print(f"{layer.layer}: {times}, python {layer.python} on {layer.host}")
+    if as_json:
+        print_json({"layers": found})
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise UsageError(f"{text!r} sets nothing", where="--env", cure="write --env NAME=VALUE")
+    return name, value
+
+
+def _copy(name: str, data: bytes, stream: BinaryIO) -> None:
+    for line in data.splitlines(keepends=True):
+        stream.write(name.encode() + b": " + line)
+    stream.flush()

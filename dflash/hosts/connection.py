@@ -1,0 +1,278 @@
+"""A caller's end of a chain: many commands at once over one stream, each with its own bytes, status and layer."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import queue
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from dflash.hosts import agent
+from dflash.hosts.failures import HostError, LostConnection, ProgramMissing
+from dflash.hosts.stream import ByteStream
+
+BEAT_S = 1.0
+Sink = Callable[[bytes], object]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished command: `status` 0..255, or `signal`; what was captured of its streams; seconds it took."""
+
+    status: int | None
+    signal: int | None
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+
+    @property
+    def code(self) -> int:
+        """The status as a shell would give it: 128 + signal for a command that a signal ended."""
+        return self.status if self.status is not None else 128 + (self.signal or 0)
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Who answers at the far end."""
+
+    python: str
+    pid: int
+    user: int
+    host: str
+
+
+class Connection:
+    """An open agent. Threads may share it; each command costs one round trip."""
+
+    def __init__(self, stream: ByteStream, layer: str, rest: bytes = b"") -> None:
+        """Take over a stream on which the agent has just started; `rest` was read from it already."""
+        self._stream, self.layer = stream, layer
+        self._frames = agent.Frames()
+        self._numbers = itertools.count(1)
+        self._writing = threading.Lock()
+        self._commands: dict[int, _Command] = {}
+        self._lost: str | None = None
+        self._hello: queue.SimpleQueue[Hello | None] = queue.SimpleQueue()
+        self._beats: queue.SimpleQueue[float] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._heard = time.monotonic()
+        self._reader = threading.Thread(target=self._read, args=(rest,), name=f"read {layer}", daemon=True)
+        self._beater = threading.Thread(target=self._beat, name=f"beat {layer}", daemon=True)
+        self._reader.start()
+        hello = self._hello.get()
+        if hello is None:
+            said = stream.errors().strip().splitlines()
+            self.close()
+            raise LostConnection(f"the agent ended before it spoke{': ' + said[-1] if said else ''}", layer=layer)
+        self.hello = hello
+        self._beater.start()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def run(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        env: Mapping[str, str | bytes] | None = None,
+        cwd: str | bytes | None = None,
+        stdin: bytes | IO[bytes] | None = None,
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+    ) -> Result:
+        """Run a command and wait for its end. Its bytes go to the sinks as they come; without a sink they are kept.
+
+        Raises:
+            ProgramMissing: there is no such program or directory, or it can not be executed.
+            LostConnection: the stream broke; the command was killed there, as soon as the agent noticed.
+        """
+        begun = time.monotonic()
+        command = _Command(next(self._numbers))
+        kept: dict[int, list[bytes]] = {agent.OUTPUT: [], agent.ERRORS: []}
+        sinks = {agent.OUTPUT: stdout or kept[agent.OUTPUT].append, agent.ERRORS: stderr or kept[agent.ERRORS].append}
+        self._commands[command.number] = command
+        entries = [word for entry in (env or {}).items() for word in entry]
+        request = [cwd or "", str(len(entries) // 2), *entries, *argv]
+        feeder = threading.Thread(target=self._feed, args=(command, stdin), name="stdin", daemon=True)
+        try:
+            self._send(command.number, agent.RUN, agent.pack_list([os.fsencode(word) for word in request]))
+            if stdin is None or (isinstance(stdin, bytes) and len(stdin) <= agent.CHUNK):
+                self._feed(command, stdin)
+            else:
+                feeder.start()
+            died, number = self._follow(command, sinks)
+        except BaseException:
+            self._kill(command)
+            raise
+        finally:
+            command.over()
+            del self._commands[command.number]
+            if feeder.ident and isinstance(stdin, bytes):
+                feeder.join()
+        return Result(
+            None if died else number,
+            number if died else None,
+            b"".join(kept[agent.OUTPUT]),
+            b"".join(kept[agent.ERRORS]),
+            time.monotonic() - begun,
+        )
+
+    def round_trip(self) -> float:
+        """Seconds from a beat to its answer."""
+        while not self._beats.empty():
+            self._beats.get()
+        begun = time.monotonic()
+        self._send(0, agent.BEAT)
+        try:
+            return self._beats.get(timeout=agent.SILENCE) - begun
+        except queue.Empty:
+            raise self._lost_error() from None
+
+    def close(self) -> None:
+        """End the agent, and with it every command."""
+        self._closing.set()
+        self._stream.close()
+        self._reader.join(10)
+        if self._beater.ident:
+            self._beater.join(10)
+
+    # --- one command
+
+    def _follow(self, command: _Command, sinks: Mapping[int, Sink]) -> tuple[int, int]:
+        while True:
+            kind, payload = command.frames.get()
+            if kind in sinks:
+                sinks[kind](payload)
+                self._send(command.number, agent.ACK, struct.pack(">I", len(payload)))
+            elif kind == agent.EXIT:
+                died, number = struct.unpack(">BI", payload)
+                return died, number
+            elif kind == agent.FAIL:
+                raise self._program_missing(*agent.unpack_list(payload))
+            elif kind == 0:
+                raise self._lost_error()
+
+    def _program_missing(self, number: bytes, what: bytes) -> HostError:
+        cure = "check its path" if int(number) in (errno.ENOENT, errno.EACCES) else None
+        said = f"{os.fsdecode(what)}: {os.strerror(int(number))}"
+        return ProgramMissing(said, layer=self.layer, cure=cure)
+
+    def _feed(self, command: _Command, stdin: bytes | IO[bytes] | None) -> None:
+        """Send a command's standard input, never more than the window ahead of what it took."""
+        with contextlib.suppress(HostError):
+            pieces = _pieces(stdin)
+            for piece in pieces:
+                if not command.take_room(len(piece)):
+                    return
+                self._send(command.number, agent.INPUT, piece)
+            self._send(command.number, agent.INPUT)
+
+    def _kill(self, command: _Command) -> None:
+        with contextlib.suppress(HostError):
+            self._send(command.number, agent.KILL, struct.pack(">I", 9))
+
+    # --- the stream
+
+    def _send(self, number: int, kind: int, payload: bytes = b"") -> None:
+        if self._lost is not None:
+            raise self._lost_error()
+        try:
+            with self._writing:
+                self._stream.write(agent.pack(number, kind, payload))
+        except OSError as failure:
+            self._lose(str(failure) or type(failure).__name__)
+            raise self._lost_error() from failure
+
+    def _read(self, rest: bytes) -> None:
+        reason = "the stream ended"
+        try:
+            data = rest or self._stream.read()
+            while data:
+                self._heard = time.monotonic()
+                for frame in self._frames.feed(data):
+                    self._dispatch(*frame)
+                data = self._stream.read()
+        except (OSError, ValueError) as failure:
+            reason = str(failure)
+        self._lose(reason)
+
+    def _dispatch(self, number: int, kind: int, payload: bytes) -> None:
+        if kind == agent.HELLO:
+            python, pid, user, host = agent.unpack_list(payload)
+            self._hello.put(Hello(python.decode(), int(pid), int(user), os.fsdecode(host)))
+        elif kind == agent.BEAT:
+            self._beats.put(time.monotonic())
+        elif command := self._commands.get(number):
+            if kind == agent.ACK:
+                command.give_room(struct.unpack(">I", payload)[0])
+            elif kind != agent.STARTED:
+                command.frames.put((kind, payload))
+
+    def _beat(self) -> None:
+        while not self._closing.wait(BEAT_S) and self._lost is None:
+            with contextlib.suppress(HostError):
+                self._send(0, agent.BEAT)
+            if time.monotonic() - self._heard > 2 * agent.SILENCE:
+                self._lose("nothing came from there any more")
+
+    def _lose(self, reason: str) -> None:
+        self._lost = self._lost or reason
+        self._hello.put(None)
+        for command in list(self._commands.values()):
+            command.over()
+            command.frames.put((0, b""))
+
+    def _lost_error(self) -> LostConnection:
+        return LostConnection(
+            f"the connection was lost ({self._lost or 'no answer'}); attached commands there are killed"
+            f" within {agent.SILENCE:.0f} s",
+            layer=self.layer,
+        )
+
+
+class _Command:
+    """A running command seen from here: what has come of it, and room for its input."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.frames: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+        self._room = agent.WINDOW
+        self._over = False
+        self._changed = threading.Condition()
+
+    def take_room(self, size: int) -> bool:
+        """Wait until `size` bytes of input may be sent; False when the command is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or self._room >= size)
+            self._room -= size
+            return not self._over
+
+    def give_room(self, size: int) -> None:
+        """The command took `size` bytes."""
+        with self._changed:
+            self._room += size
+            self._changed.notify()
+
+    def over(self) -> None:
+        """No more input is wanted."""
+        with self._changed:
+            self._over = True
+            self._changed.notify()
+
+
+def _pieces(stdin: bytes | IO[bytes] | None) -> Iterable[bytes]:
+    if stdin is None:
+        return ()
+    if isinstance(stdin, bytes):
+        return (stdin[start : start + agent.CHUNK] for start in range(0, len(stdin), agent.CHUNK))
+    return iter(lambda: stdin.read1(agent.CHUNK) if hasattr(stdin, "read1") else stdin.read(agent.CHUNK), b"")

@@ -1,0 +1,194 @@
+"""Commands by the agent: exact bytes, exact ends, many at once, and nothing left when the caller goes."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dflash.hosts.connection import Connection
+from dflash.hosts.failures import LostConnection, ProgramMissing
+from tests.hosts.conftest import connect
+from tests.lab.service import wait_until
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def here() -> Connection:
+    with connect("local") as connection:
+        yield connection
+
+
+def test_streams_and_status_are_exact(here: Connection):
+    every_byte = bytes(range(256)) * 40
+    script = "cat; printf 'an error\\377' >&2; exit 7"
+    result = here.run(["sh", "-c", script], stdin=every_byte)
+    assert (result.status, result.signal) == (7, None)
+    assert result.stdout == every_byte
+    assert result.stderr == b"an error\xff"
+
+
+def test_words_arrive_as_they_were_sent(here: Connection):
+    words = [b"a b", b"", b"$(id)", b"`id`", b"!!", b"*", b"it's", b'"', b"\n", b"\xff\xfe", "é".encode(), b"~", b"\\"]
+    result = here.run(["sh", "-c", 'printf "%s\\0" "$@"', "sh", *words])
+    assert result.stdout.split(b"\0")[:-1] == words
+
+
+def test_environment_and_directory_are_set(here: Connection, tmp_path: Path):
+    place = tmp_path / "it's a \n place"
+    place.mkdir()
+    result = here.run(["sh", "-c", 'pwd; printf %s "$NAME"'], env={"NAME": "a; echo INJECTED"}, cwd=str(place))
+    assert result.stdout.decode() == f"{place}\na; echo INJECTED"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, 137), (signal.SIGTERM, 143)])
+def test_a_death_by_signal_is_not_an_exit_status(here: Connection, number: signal.Signals, code: int):
+    result = here.run(["sh", "-c", f"kill -{number.value} $$"])
+    assert (result.status, result.signal, result.code) == (None, number, code)
+
+
+def test_a_missing_program_a_missing_directory_and_an_exit_of_127_are_three_things(here: Connection):
+    with pytest.raises(ProgramMissing, match="local: no-such-program: No such file or directory"):
+        here.run(["no-such-program"])
+    with pytest.raises(ProgramMissing, match="local: /no/such/place: No such file or directory"):
+        here.run(["true"], cwd="/no/such/place")
+    assert here.run(["sh", "-c", "exit 127"]).status == 127
+
+
+def test_a_file_that_may_not_be_executed_is_named(here: Connection, tmp_path: Path):
+    file = tmp_path / "plain"
+    file.write_text("text")
+    with pytest.raises(ProgramMissing, match="Permission denied"):
+        here.run([str(file)])
+
+
+def test_standard_input_ends(here: Connection):
+    assert here.run(["wc", "-c"]).stdout.split() == [b"0"]
+    assert here.run(["wc", "-c"], stdin=io.BytesIO(b"x" * 3_000_000)).stdout.split() == [b"3000000"]
+
+
+def test_a_command_that_does_not_read_its_input_still_ends(here: Connection):
+    assert here.run(["true"], stdin=b"x" * 5_000_000).status == 0
+
+
+def test_much_on_the_error_side_first_does_not_block(here: Connection):
+    script = "head -c 5000000 /dev/zero >&2; head -c 5000000 /dev/zero"
+    result = here.run(["sh", "-c", script])
+    assert (len(result.stdout), len(result.stderr)) == (5_000_000, 5_000_000)
+
+
+def test_commands_run_at_once_on_one_stream(here: Connection):
+    results: dict[int, bytes] = {}
+
+    def body(number: int) -> None:
+        results[number] = here.run(["sh", "-c", f"sleep 0.5; echo {number}"]).stdout
+
+    threads = [threading.Thread(target=body, args=(number,)) for number in range(32)]
+    begun = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert results == {number: f"{number}\n".encode() for number in range(32)}
+    assert time.monotonic() - begun < 8, "they ran one after the other"
+
+
+def test_a_slow_reader_holds_back_its_own_command_only(here: Connection):
+    taken = threading.Event()
+
+    def slowly(data: bytes) -> None:
+        taken.wait(10)
+
+    slow = threading.Thread(target=lambda: here.run(["head", "-c", "20000000", "/dev/zero"], stdout=slowly))
+    slow.start()
+    try:
+        assert here.run(["echo", "quick"]).stdout == b"quick\n"
+    finally:
+        taken.set()
+        slow.join(30)
+
+
+def test_what_a_command_leaves_in_its_group_ends_with_it(here: Connection):
+    result = here.run(["sh", "-c", "sleep 987 & echo $!"])
+    time.sleep(0.1)
+    assert not Path(f"/proc/{int(result.stdout)}").exists()
+
+
+def test_everything_ends_with_the_connection_whatever_session_it_made(nothing_left: None):
+    marker = "986.731"
+    connection = connect("local")
+    started = threading.Event()
+    lost: list[BaseException] = []
+
+    def body() -> None:
+        script = f"setsid sleep {marker} & sleep {marker} & echo; sleep {marker}"
+        try:
+            connection.run(["sh", "-c", script], stdout=lambda data: started.set())
+        except LostConnection as failure:
+            lost.append(failure)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    assert started.wait(10)
+    connection.close()
+    thread.join(10)
+    assert len(lost) == 1
+    assert running(marker) == []
+
+
+def test_a_killed_caller_leaves_nothing(tmp_path: Path):
+    marker = "985.731"
+    program = (
+        "from tests.hosts.conftest import connect\n"
+        f"connect('local').run(['sh','-c','setsid sleep {marker} & echo; sleep {marker}'],"
+        " stdout=lambda data: print('up', flush=True))\n"
+    )
+    with subprocess.Popen([sys.executable, "-B", "-c", program], cwd=REPOSITORY, stdout=subprocess.PIPE) as caller:
+        assert caller.stdout
+        try:
+            assert caller.stdout.readline() == b"up\n"
+            wait_until(lambda: len(running(marker)) >= 2, "both sleeps")
+        finally:
+            caller.kill()
+    wait_until(lambda: not running(marker), "the end of both sleeps", 5)
+
+
+def test_a_caller_that_falls_silent_is_given_up_and_its_commands_are_killed():
+    marker = "984.731"
+    program = (
+        "import os, signal\nfrom tests.hosts.conftest import connect\n"
+        f"connect('local').run(['sleep','{marker}'], stdout=None, stdin=None)\n"
+    )
+    with subprocess.Popen([sys.executable, "-B", "-c", program], cwd=REPOSITORY, start_new_session=True) as caller:
+        try:
+            wait_until(lambda: running(marker), "the sleep")
+            os.kill(caller.pid, signal.SIGSTOP)  # as a cut link looks from the other side: no end, no more bytes
+            wait_until(lambda: not running(marker), "the end of the sleep", 5)
+        finally:
+            caller.kill()
+
+
+def test_a_connection_leaves_nothing_behind(nothing_left: None):
+    with connect("local") as connection:
+        connection.run(["true"])
+
+
+def running(marker: str) -> list[int]:
+    """Processes with `marker` among their words."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if marker.encode() in words:
+            found.append(int(place.name))
+    return found
