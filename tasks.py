@@ -5,16 +5,22 @@ from collections.abc import Sequence
 from invoke.context import Context
 from invoke.tasks import task
 
-from dflash import cli
+from dflash import cli, cli_hosts
 
 LOCAL = "pipelines/local.yaml"
 HELP = {
     "pipeline": f"The pipeline's YAML file (default: {LOCAL}).",
-    "host": "A chain such as local or ssh:root@gpu1/pct:200, or a name of hosts.yaml (default: local).",
+    "host": "A chain such as ssh:root@gpu1/pct:200, or a name of hosts.yaml; exec and ping take several, with commas.",
     "root": "The folder that holds work/ and runs/ (default: this project's folder).",
     "set": "Change a step's configuration: step.key=value; may be given many times.",
     "json": "Print one JSON document on standard output, and nothing else there.",
     "run": "The run's id (default: the newest). `./inv show ID` does the same.",
+    "script": "Send this script along and run it there, with its own interpreter; ARGV are its arguments.",
+    "env": "Set a variable for the command: NAME=VALUE; may be given many times.",
+    "source": "A file or folder here.",
+    "place": "A path there.",
+    "target": "Where to put it here.",
+    "cwd": "The folder to run in, there.",
     "why": "Give every reason, not only the first.",
     "nightly": "Run the slow tests too.",
 }
@@ -73,6 +79,34 @@ def show(context: Context, run: str = "", root: str = "", json: bool = False) ->
 def runs(context: Context, root: str = "", json: bool = False) -> None:
     """List the runs, oldest first."""
     cli.runs(root=root, as_json=json)
+
+
+@task(name="exec", iterable=["env"], auto_shortflags=False, help=helped("host", "script", "env", "cwd"))
+@cli.verb
+def execute(context: Context, host: str, script: str = "", env: Sequence[str] | None = None, cwd: str = "") -> None:
+    """Run a command on a host, byte for byte: exec --host H -- ARGV."""
+    cli_hosts.run(host=host, script=script, env=env or (), cwd=cwd)
+
+
+@task(positional=["source", "place"], auto_shortflags=False, help=helped("host", "source", "place"))
+@cli.verb
+def put(context: Context, source: str, place: str, host: str) -> None:
+    """Copy a file or folder to a host: put SOURCE PLACE --host H."""
+    cli_hosts.put(host=host, source=source, place=place)
+
+
+@task(positional=["place", "target"], auto_shortflags=False, help=helped("host", "place", "target"))
+@cli.verb
+def get(context: Context, place: str, target: str, host: str) -> None:
+    """Copy a file or folder from a host: get PLACE TARGET --host H."""
+    cli_hosts.get(host=host, place=place, target=target)
+
+
+@task(auto_shortflags=False, help=helped("host", "json"))
+@cli.verb
+def ping(context: Context, host: str, json: bool = False) -> None:
+    """Show each layer on the way to a host, and how fast it answers."""
+    cli_hosts.ping(host=host, as_json=json)
 
 
 @task(name="test", auto_shortflags=False, help=helped("nightly"))

@@ -60,6 +60,30 @@ def ping(*, host: str, as_json: bool) -> None:
         print_json({"layers": found})
 
 
+def put(*, host: str, source: str, place: str) -> None:
+    """Copy a file or folder from here to one host or several."""
+    from dflash.hosts import files
+    from dflash.hosts.reach import reach
+
+    for each in hosts_of(host):
+        with reach(each.chain) as connection:
+            files.put(connection, Path(source), place)
+
+
+def get(*, host: str, place: str, target: str) -> None:
+    """Copy a file or folder from one host to here."""
+    from dflash.hosts import files
+    from dflash.hosts.reach import reach
+
+    hosts = hosts_of(host)
+    if len(hosts) != 1:
+        raise UsageError(
+            "get takes one host", where=f"--host {host}", cure="name one: several would overwrite each other"
+        )
+    with reach(hosts[0].chain) as connection:
+        files.get(connection, place, Path(target))
+
+
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):

@@ -55,7 +55,7 @@ def at(pipeline: Path) -> Sequence[str]:
 def test_the_list_fits_a_terminal_and_every_verb_and_option_has_help():
     listed = inv("--list").stdout
     verbs = [line.split()[0] for line in listed.splitlines() if line.startswith("  ")]
-    assert verbs == ["check", "lint", "plan", "runs", "show", "test", "train"]
+    assert verbs == ["check", "exec", "get", "lint", "ping", "plan", "put", "runs", "show", "test", "train"]
     for verb in verbs:
         said = inv("--help", verb).stdout
         options = [line for line in said.splitlines() if line.startswith("  --")]
@@ -74,7 +74,7 @@ def test_the_list_fits_a_terminal_and_every_verb_and_option_has_help():
         (["plan", "--host", "shh:gpu1"], "there is no hop 'shh'; did you mean 'ssh'?"),
         (["plan", "--host", "gpu1"], "'gpu1' is a name, and there is no inventory"),
         (["show", "--root", "/nonexistent"], "there is no run yet"),
-        (["train", "--host", "ssh:gpu1"], "pipelines run on local only, and 'ssh:gpu1' is ssh:gpu1"),
+        (["train", "--host", "ssh:gpu1"], "pipelines run on local only, not on ssh:gpu1; use --host local"),
         (["train", "--set", "trian.steps=1"], "has no step 'trian'; did you mean 'train'?"),
     ],
 )
@@ -93,7 +93,7 @@ def test_plan_prints_the_steps_and_which_need_a_gpu(pipeline: Path):
     done = inv("plan", *at(pipeline), "--host", "ssh:root@gpu1/pct:200", "--set", "train.gpus=8")
     assert done.returncode == 0, done.stderr
     assert "sample on ssh:root@gpu1/pct:200" in done.stdout
-    assert "train needs a GPU." in done.stdout
+    assert "prewarm, train need a GPU." in done.stdout
     document = json.loads(inv("plan", *at(pipeline), "--json").stdout)
     assert [each["name"] for each in document["steps"]] == ["check", "target", "prewarm", "train", "evaluate"]
 
@@ -153,6 +153,11 @@ def test_each_kind_of_error_has_its_exit_status(failure: BaseException, code: in
     with pytest.raises(SystemExit) as caught:
         failing()
     assert caught.value.code == code
+
+
+def test_without_a_run_the_list_says_how_to_get_one(tmp_path: Path):
+    assert inv("runs", "--root", str(tmp_path)).stdout == "There is no run yet; ./inv train starts one.\n"
+    assert json.loads(inv("runs", "--root", str(tmp_path), "--json").stdout) == {"runs": []}
 
 
 def test_a_reader_that_leaves_early_is_no_error(pipeline: Path):
