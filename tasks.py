@@ -17,6 +17,10 @@ HELP = {
     "run": "The run's id (default: the newest). `./inv show ID` does the same.",
     "script": "Send this script along and run it there, with its own interpreter; ARGV are its arguments.",
     "env": "Set a variable for the command: NAME=VALUE; may be given many times.",
+    "detach": "Start it as a job that runs on when you go, and print the job's id.",
+    "job": "The job's id.",
+    "offset": "The byte of the log to begin at (default: 0).",
+    "grace": "Seconds between asking the processes to end and killing them (default: 10).",
     "source": "A file or folder here.",
     "place": "A path there.",
     "target": "Where to put it here.",
@@ -81,11 +85,40 @@ def runs(context: Context, root: str = "", json: bool = False) -> None:
     cli.runs(root=root, as_json=json)
 
 
-@task(name="exec", iterable=["env"], auto_shortflags=False, help=helped("host", "script", "env", "cwd"))
+@task(name="exec", iterable=["env"], auto_shortflags=False, help=helped("host", "script", "detach", "env", "cwd"))
 @cli.verb
-def execute(context: Context, host: str, script: str = "", env: Sequence[str] | None = None, cwd: str = "") -> None:
+def execute(
+    context: Context,
+    host: str,
+    script: str = "",
+    detach: bool = False,
+    env: Sequence[str] | None = None,
+    cwd: str = "",
+) -> None:
     """Run a command on a host, byte for byte: exec --host H -- ARGV."""
-    cli_hosts.run(host=host, script=script, env=env or (), cwd=cwd)
+    start = cli_hosts.detach if detach else cli_hosts.run
+    start(host=host, script=script, env=env or (), cwd=cwd)
+
+
+@task(auto_shortflags=False, help=helped("host", "json"))
+@cli.verb
+def jobs(context: Context, host: str, json: bool = False) -> None:
+    """List the detached jobs of a host, oldest first."""
+    cli_hosts.list_jobs(host=host, as_json=json)
+
+
+@task(positional=["job"], auto_shortflags=False, help=helped("job", "host", "offset"))
+@cli.verb
+def follow(context: Context, job: str, host: str, offset: int = 0) -> None:
+    """Show a job's log until the job ends: follow JOB --host H."""
+    cli_hosts.follow(host=host, job=job, offset=offset)
+
+
+@task(positional=["job"], auto_shortflags=False, help=helped("job", "host", "grace"))
+@cli.verb
+def stop(context: Context, job: str, host: str, grace: float = 10.0) -> None:
+    """End every process of a job: stop JOB --host H."""
+    cli_hosts.stop(host=host, job=job, grace=grace)
 
 
 @task(positional=["source", "place"], auto_shortflags=False, help=helped("host", "source", "place"))

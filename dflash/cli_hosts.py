@@ -60,6 +60,67 @@ def ping(*, host: str, as_json: bool) -> None:
         print_json({"layers": found})
 
 
+def detach(*, host: str, script: str, env: Sequence[str], cwd: str) -> None:
+    """Start a job on one host or several, and print its id."""
+    from dflash.hosts import jobs
+    from dflash.hosts.reach import reach
+    from dflash.hosts.remote import Command
+
+    variables = dict(_variable(text) for text in env)
+    words = Command(tuple(after_dashes(sys.argv)), Path(script) if script else None).words()
+    for each in hosts_of(host):
+        with reach(each.chain) as connection:
+            print(jobs.start(connection, each, words, env=variables, cwd=cwd or None))
+
+
+def list_jobs(*, host: str, as_json: bool) -> None:
+    """Show the jobs of one host or several."""
+    from dflash.hosts import jobs
+    from dflash.hosts.reach import reach
+
+    found = []
+    for each in hosts_of(host):
+        with reach(each.chain) as connection:
+            found += [(each.name, job) for job in jobs.list_jobs(connection, each)]
+    if as_json:
+        print_json({"jobs": [{"host": name, **job.to_json()} for name, job in found]})
+        return
+    for name, job in found:
+        ended = "" if job.state == "running" else f" ({job.code})"
+        print(f"{name}  {job.id}  {job.state}{ended}")
+
+
+def follow(*, host: str, job: str, offset: int) -> None:
+    """Copy a job's log to standard output until it ends; exits with the job's code. Ctrl-C leaves the job alone."""
+    from dflash.hosts import jobs
+
+    (each,) = _one(host)
+
+    def show(data: bytes) -> None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    sys.exit(jobs.follow(each, job, show, offset).code)
+
+
+def stop(*, host: str, job: str, grace: float) -> None:
+    """End every process of a job."""
+    from dflash.hosts import jobs
+    from dflash.hosts.reach import reach
+
+    (each,) = _one(host)
+    with reach(each.chain) as connection:
+        ended = jobs.stop(connection, each, job, grace)
+    print(f"{ended.id}  {ended.state} ({ended.code})")
+
+
+def _one(host: str) -> list[Host]:
+    hosts = hosts_of(host)
+    if len(hosts) != 1:
+        raise UsageError("this verb takes one host", where=f"--host {host}", cure="name one")
+    return hosts
+
+
 def put(*, host: str, source: str, place: str) -> None:
     """Copy a file or folder from here to one host or several."""
     from dflash.hosts import files
@@ -75,12 +136,8 @@ def get(*, host: str, place: str, target: str) -> None:
     from dflash.hosts import files
     from dflash.hosts.reach import reach
 
-    hosts = hosts_of(host)
-    if len(hosts) != 1:
-        raise UsageError(
-            "get takes one host", where=f"--host {host}", cure="name one: several would overwrite each other"
-        )
-    with reach(hosts[0].chain) as connection:
+    (each,) = _one(host)
+    with reach(each.chain) as connection:
         files.get(connection, place, Path(target))
 
 

@@ -364,8 +364,17 @@ def kill_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
+def is_keeper(pid: int) -> bool:
+    """Whether a process keeps a detached job: it and all below it outlive the agent (see keeper.py)."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"dflash-job" in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
 def descendants(root: int) -> list[int]:
-    """Process ids below `root`, from /proc."""
+    """Process ids below `root`, from /proc, without detached jobs."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -378,7 +387,7 @@ def descendants(root: int) -> list[int]:
     found: list[int] = []
     todo = [root]
     while todo:
-        below = children.get(todo.pop(), [])
+        below = [pid for pid in children.get(todo.pop(), []) if not is_keeper(pid)]
         found += below
         todo += below
     return found

@@ -1,0 +1,166 @@
+"""Detached jobs: they run on when the caller goes, and anyone who knows the id follows, stops or finds them again."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_exponential_jitter
+
+from dflash.errors import UsageError
+from dflash.hosts import agent, keeper
+from dflash.hosts.connection import Connection, Result
+from dflash.hosts.failures import HostError, LostConnection, ProgramMissing, Unreachable
+from dflash.hosts.inventory import Host
+from dflash.hosts.reach import reach
+
+GRACE_S = 10.0
+PATIENCE_S = 300.0
+"""How long a follower tries to reach a host again."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as its host tells it. `state` is running, ended or lost; `status` or `signal` once it has ended."""
+
+    id: str
+    state: str
+    status: int | None = None
+    signal: int | None = None
+    ended: float | None = None
+
+    @property
+    def code(self) -> int:
+        """The exit code a shell would give; 1 for a job whose keeper was killed."""
+        if self.state == "lost":
+            return 1
+        return self.status if self.status is not None else 128 + (self.signal or 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def folder_of(host: Host) -> str:
+    """Where a host keeps its jobs."""
+    return f"{host.root or '~/.dflash'}/jobs"
+
+
+def new_id() -> str:
+    """An id that sorts by time."""
+    return f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def start(
+    connection: Connection,
+    host: Host,
+    argv: Sequence[str | bytes],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+) -> str:
+    """Start a job; its id.
+
+    Raises:
+        ProgramMissing: there is no such program or folder.
+    """
+    identity = new_id()
+    entries = [word for entry in (env or {}).items() for word in entry]
+    spec = agent.pack_list([os.fsencode(w) for w in (cwd or "", str(len(entries) // 2), *entries, *argv)])
+    result = _keeper(connection, host, "start", identity, stdin=spec)
+    if result.status == 127:
+        raise ProgramMissing(result.stderr.decode(errors="replace").strip(), layer=connection.layer)
+    _require(result, connection, identity)
+    return identity
+
+
+def show(connection: Connection, host: Host, identity: str) -> Job:
+    """The state of one job. Raises UsageError when there is none of that id."""
+    result = _keeper(connection, host, "show", identity)
+    _require(result, connection, identity)
+    return _job(result.stdout.decode())
+
+
+def list_jobs(connection: Connection, host: Host) -> list[Job]:
+    """All jobs of a host, oldest first."""
+    result = _keeper(connection, host, "list", "")
+    return [_job(line) for line in result.stdout.decode().splitlines()]
+
+
+def stop(connection: Connection, host: Host, identity: str, grace: float = GRACE_S) -> Job:
+    """End every process of a job, first kindly, after `grace` seconds not; the job as it ended."""
+    _require(_keeper(connection, host, "stop", identity, str(grace)), connection, identity)
+    return show(connection, host, identity)
+
+
+def follow(host: Host, identity: str, sink: Callable[[bytes], object], offset: int = 0) -> Job:
+    """Give a job's log to `sink` from `offset` on until the job ends; the job as it ended.
+
+    A connection that breaks is opened again, and the log goes on at the byte it had come to: none is lost, none
+    comes twice.
+
+    Raises:
+        UsageError: there is no such job.
+        HostError: the host can not be reached, or could not be again for PATIENCE_S.
+    """
+    place, known = offset, False  # a host that was never reached is an error at once; one that was is waited for
+
+    def count(data: bytes) -> None:
+        nonlocal place
+        sink(data)
+        place += len(data)
+
+    @retry(
+        retry=retry_if_exception(lambda failure: known and isinstance(failure, LostConnection | Unreachable)),
+        wait=wait_exponential_jitter(multiplier=0.2, max=10),
+        stop=stop_after_delay(PATIENCE_S),
+        reraise=True,
+    )
+    def attempt() -> Job:
+        nonlocal known
+        with reach(host.chain) as connection:
+            known = True
+            result = _keeper(connection, host, "follow", identity, str(place), sink=count)
+            _require(result, connection, identity)
+            return show(connection, host, identity)
+
+    return attempt()
+
+
+def _keeper(
+    connection: Connection,
+    host: Host,
+    role: str,
+    identity: str,
+    *more: str,
+    stdin: bytes | None = None,
+    sink: Callable[[bytes], object] | None = None,
+) -> Result:
+    if not re.fullmatch(r"[A-Za-z0-9-]*", identity):
+        raise UsageError(f"{identity!r} is not the id of a job", cure="./inv jobs --host H lists them")
+    code = Path(keeper.__file__).read_text(encoding="utf-8")
+    place = f"{folder_of(host)}/{identity}".rstrip("/")
+    return connection.run(["python3", "-IS", "-c", code, keeper.MARK, role, place, *more], stdin=stdin, stdout=sink)
+
+
+def _require(result: Result, connection: Connection, identity: str) -> None:
+    said = result.stderr.decode(errors="replace").strip()
+    if result.status == 3:
+        raise UsageError(said, where=connection.layer, cure="./inv jobs --host H lists them")
+    if result.code:
+        last = said.splitlines()[-1] if said else f"status {result.code}"
+        raise HostError(f"the keeper of job {identity} failed: {last}", layer=connection.layer)
+
+
+def _job(line: str) -> Job:
+    name, state, *rest = line.split()
+    if not rest:
+        return Job(name, state)
+    kind, number, ended = rest
+    return Job(name, state, **{kind: int(number)}, ended=float(ended))

@@ -1,0 +1,229 @@
+"""The far end of detached jobs: starts, shows, follows and stops them. Standard library, Python 3.8+.
+
+A job is a folder `ROOT/ID/`:
+
+    spec      what runs: folder, environment and argv, as it came
+    log       standard output and error of the job, in the order they came
+    keeper    process id and start time of the keeper, whose descendants are the job
+    exit      written last: "status N" or "signal N", and the time
+
+The keeper has a session of its own, and its command line holds MARK, by which an agent that ends, and kills what it
+started, knows to leave it and all below it alone. It adopts what the job orphans, so that stopping finds every
+process, whatever sessions they made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+MARK = "dflash-job"
+POLL_S = 0.05
+
+
+def write_whole(path: str, text: str) -> None:
+    """Write a small file that appears whole, synced."""
+    draft = path + ".tmp"
+    with open(draft, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
+def read(path: str) -> str:
+    """A small file, or nothing when it is not there."""
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def stat_of(pid: int) -> tuple[int, str, str] | None:
+    """(parent, start time in ticks, state) of a process; None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return int(fields[1]), fields[19].decode(), fields[0].decode()
+
+
+def descendants(root: int) -> list[int]:
+    """Living processes below `root`."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        found = stat_of(int(name)) if name.isdigit() else None
+        if found and found[2] != "Z":
+            children.setdefault(found[0], []).append(int(name))
+    below, todo = [], [root]
+    while todo:
+        more = children.get(todo.pop(), [])
+        below += more
+        todo += more
+    return below
+
+
+def keeper_of(folder: str) -> int | None:
+    """The keeper's process id while it lives."""
+    words = read(os.path.join(folder, "keeper")).split()
+    found = stat_of(int(words[0])) if len(words) == 2 else None
+    return int(words[0]) if found and found[1] == words[1] and found[2] != "Z" else None
+
+
+def start(folder: str) -> None:
+    """Start the job whose spec comes on standard input; ends when the keeper is at work."""
+    payload = sys.stdin.buffer.read()
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    os.mkdir(folder)
+    with open(os.path.join(folder, "spec"), "wb") as file:
+        file.write(payload)
+    log = os.open(os.path.join(folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    told, tell = os.pipe()
+    if os.fork():
+        os.close(tell)
+        word = os.read(told, 4096)
+        if not word.startswith(b"started"):
+            write_whole(os.path.join(folder, "exit"), f"status 127 {time.time():.3f}")
+            sys.stderr.write(word.decode() or "the keeper did not start\n")
+            sys.exit(127)
+        return
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor, source in ((0, null), (1, log), (2, log)):
+        os.dup2(source, descriptor)
+    keep(folder, payload, tell)
+    os._exit(0)
+
+
+def keep(folder: str, payload: bytes, tell: int) -> None:
+    """The keeper's life: run the job, adopt its orphans, and write how it ended once all of it has."""
+    with contextlib.suppress(ImportError, AttributeError, OSError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    spec = unpack(payload)
+    entries = 2 + 2 * int(spec[1])
+    environment = {**os.environb, **dict(zip(spec[2:entries:2], spec[3:entries:2]))}  # noqa: B905 - not in 3.8
+    me = stat_of(os.getpid())
+    write_whole(os.path.join(folder, "keeper"), f"{os.getpid()} {me[1] if me else 0}")
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: None)  # not SIG_IGN, which the job would inherit
+    try:
+        job = subprocess.Popen(spec[entries:], env=environment, cwd=spec[0] or None, start_new_session=True)
+    except OSError as failure:
+        os.write(tell, f"{failure.filename or spec[entries]!r}: {failure.strerror}\n".encode())
+        os._exit(127)
+    os.write(tell, b"started")
+    os.close(tell)
+    how = "status 1"
+    while True:
+        try:
+            pid, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            break  # the job and all that it orphaned have ended
+        if pid == job.pid:
+            how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
+            if not descendants(os.getpid()):
+                break
+    write_whole(os.path.join(folder, "exit"), f"{how} {time.time():.3f}")
+
+
+def unpack(payload: bytes) -> list[bytes]:
+    """A list of u32 lengths and bytes."""
+    items, place = [], 0
+    while place < len(payload):
+        end = place + 4 + struct.unpack_from(">I", payload, place)[0]
+        items.append(payload[place + 4 : end])
+        place = end
+    return items
+
+
+def state(folder: str) -> str:
+    """`ID state detail` in one line: running, ended, or lost (the keeper died and left no record)."""
+    name, end = os.path.basename(folder), read(os.path.join(folder, "exit"))
+    if end:
+        return f"{name} ended {end}"
+    return f"{name} running" if keeper_of(folder) else f"{name} lost"
+
+
+def show(folder: str) -> None:
+    """Print the state of a job."""
+    require(folder)
+    print(state(folder))
+
+
+def list_all(folder: str) -> None:
+    """Print the states of all jobs below a folder, oldest first."""
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if os.path.exists(os.path.join(folder, name, "spec")):
+            print(state(os.path.join(folder, name)))
+
+
+def follow(folder: str, offset: int) -> None:
+    """Write the log from `offset` on, as it grows, until the job has ended."""
+    require(folder)
+    with open(os.path.join(folder, "log"), "rb", buffering=0) as log:
+        log.seek(offset)
+        while True:
+            over = state(folder).split()[1] != "running"  # asked before reading: what came before it is read after
+            while True:
+                data = log.read(1 << 16)
+                if not data:
+                    break
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(1, view) :]
+            if over:
+                return
+            time.sleep(POLL_S)
+
+
+def stop(folder: str, grace: float) -> None:
+    """SIGTERM to every process of the job, SIGKILL to what is left after `grace` seconds; ends when none is."""
+    require(folder)
+    keeper = keeper_of(folder)
+    if keeper is None:
+        return
+    signalled: set[int] = set()
+    until = time.monotonic() + grace
+    while keeper_of(folder) is not None:
+        kill = time.monotonic() > until
+        for pid in descendants(keeper):
+            if kill or pid not in signalled:
+                signalled.add(pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
+        time.sleep(POLL_S)
+
+
+def require(folder: str) -> None:
+    """End with a line when there is no such job."""
+    if not os.path.exists(os.path.join(folder, "spec")):
+        sys.stderr.write(f"there is no job {os.path.basename(folder)}\n")
+        sys.exit(3)
+
+
+def main() -> None:
+    """`MARK start|show|list|follow|stop FOLDER [NUMBER]`"""
+    role, folder = sys.argv[2], os.path.expanduser(sys.argv[3])
+    if role == "start":
+        start(folder)
+    elif role == "show":
+        show(folder)
+    elif role == "list":
+        list_all(folder)
+    elif role == "follow":
+        follow(folder, int(sys.argv[4]))
+    elif role == "stop":
+        stop(folder, float(sys.argv[4]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Detached jobs outlive their caller; their log is followed without losing or repeating a byte; stopping finds all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dflash.errors import UsageError
+from dflash.hosts import jobs
+from dflash.hosts.chain import parse_chain
+from dflash.hosts.failures import LostConnection, ProgramMissing, Unreachable
+from dflash.hosts.inventory import Host
+from dflash.hosts.reach import reach
+from tests.hosts.conftest import NUMBER
+from tests.hosts.test_connection import running
+from tests.lab.service import wait_until
+from tests.lab.sshd import Sshd
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["local", f"ssh:lab/lxc:{NUMBER}"])
+def host(request: pytest.FixtureRequest, lab_sshd: Sshd, lab_container: str) -> Iterator[Host]:
+    host = Host("there", parse_chain(request.param), root=f"/tmp/dflab-jobs-{time.monotonic_ns()}")
+    yield host
+    with reach(host.chain) as connection:
+        for job in jobs.list_jobs(connection, host):
+            jobs.stop(connection, host, job.id, grace=0.0)
+        connection.run(["rm", "-rf", str(host.root)])
+
+
+def start(host: Host, *argv: str, **settings: object) -> str:
+    """Start a job by a connection of its own, which is closed again."""
+    with reach(host.chain) as connection:
+        return jobs.start(connection, host, argv, **settings)
+
+
+def test_a_job_outlives_the_connection_and_ends_with_its_status(host: Host):
+    begun = time.monotonic()
+    job = start(host, "sh", "-c", "echo begun; sleep 1; echo done; exit 5")
+    assert time.monotonic() - begun < 1
+    log = bytearray()
+    ended = jobs.follow(host, job, log.extend)
+    assert bytes(log) == b"begun\ndone\n"
+    assert (ended.state, ended.status, ended.code) == ("ended", 5, 5)
+
+
+def test_words_environment_and_folder_arrive_unchanged(host: Host):
+    script = 'printf "%s|" "$@"; pwd; printf %s "$NAME"; cat'
+    job = start(host, "sh", "-c", script, "sh", "a b", "$(id)", "it's\n", env={"NAME": "x; y"}, cwd="/usr")
+    log = bytearray()
+    jobs.follow(host, job, log.extend)
+    assert log.decode() == "a b|$(id)|it's\n|/usr\nx; y"
+
+
+def test_a_job_that_a_signal_ends_says_so(host: Host):
+    ended = jobs.follow(host, start(host, "sh", "-c", "kill -9 $$"), lambda data: None)
+    assert (ended.signal, ended.code) == (9, 137)
+
+
+def test_a_program_that_is_missing_is_an_error_at_the_start(host: Host):
+    with pytest.raises(ProgramMissing, match="no-such-program"):
+        start(host, "no-such-program")
+
+
+def test_jobs_are_listed_oldest_first(host: Host):
+    first = start(host, "true")
+    time.sleep(1.1)
+    second = start(host, "sleep", "60")
+    wait_until(lambda: listed(host)[0].state == "ended", "the first job's end")
+    assert [(job.id, job.state) for job in listed(host)] == [(first, "ended"), (second, "running")]
+
+
+def listed(host: Host) -> list[jobs.Job]:
+    with reach(host.chain) as connection:
+        return jobs.list_jobs(connection, host)
+
+
+def test_stopping_reaches_processes_in_sessions_of_their_own(host: Host):
+    marker = f"97{time.monotonic_ns() % 100000}.731"
+    script = f"trap '' TERM; setsid sleep {marker} & setsid sh -c 'trap \"\" TERM; sleep {marker}' & sleep {marker}"
+    job = start(host, "sh", "-c", script)
+    wait_until(lambda: len(running(marker)) >= 3, "the sleeps")
+    with reach(host.chain) as connection:
+        ended = jobs.stop(connection, host, job, grace=0.3)
+    assert ended.state == "ended"
+    assert running(marker) == []
+
+
+def test_a_log_is_followed_through_a_broken_connection_without_losing_or_repeating_a_byte(host: Host):
+    count = 30000
+    script = f"i=0; while [ $i -lt {count} ]; do echo line $i; i=$((i+1)); done; sleep 1"
+    job = start(host, "sh", "-c", script)
+    log, breaks = bytearray(), [0]
+
+    def sink(data: bytes) -> None:
+        log.extend(data)
+        if len(log) > 100_000 * (breaks[0] + 1) and breaks[0] < 2:
+            breaks[0] += 1
+            kill_agents_followed(job)
+
+    ended = jobs.follow(host, job, sink)
+    assert ended.status == 0
+    assert breaks[0] == 2, "the connection was never broken"
+    assert log.decode().splitlines() == [f"line {number}" for number in range(count)]
+
+
+def kill_agents_followed(job: str) -> None:
+    """Kill the agent whose follower reads this job's log: to the caller, a connection that breaks."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_bytes().split(b"\0")
+            parent = int((place / "stat").read_bytes().rpartition(b")")[2].split()[1])
+        except OSError:
+            continue
+        if b"follow" in words and any(word.endswith(job.encode()) for word in words):
+            subprocess.run(["kill", "-9", str(parent)], check=False)
+
+
+def test_a_killed_caller_leaves_the_job_running(host: Host, lab_sshd: Sshd):
+    marker = f"96{time.monotonic_ns() % 100000}.731"
+    program = (
+        "import time\nfrom dflash.hosts import jobs\nfrom dflash.hosts.chain import parse_chain\n"
+        "from dflash.hosts.inventory import Host\nfrom dflash.hosts.reach import reach\n"
+        f"host = Host('there', parse_chain({str(host.chain)!r}), root={host.root!r})\n"
+        "connection = reach(host.chain)\n"
+        f"print(jobs.start(connection, host, ['sleep', '{marker}']), flush=True)\ntime.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-B", "-c", program], cwd=REPOSITORY, stdout=subprocess.PIPE) as caller:
+        try:
+            assert caller.stdout
+            job = caller.stdout.readline().decode().strip()
+        finally:
+            caller.kill()
+    time.sleep(5)  # longer than the agent waits for a caller that fell silent
+    assert len(running(marker)) == 1
+    with reach(host.chain) as connection:
+        assert jobs.show(connection, host, job).state == "running"
+        assert jobs.stop(connection, host, job).signal == 15
+    assert running(marker) == []
+
+
+def test_an_id_that_is_not_there_is_one_line(host: Host):
+    with pytest.raises(UsageError, match="there is no job 20260101T000000-abcd"):
+        jobs.follow(host, "20260101T000000-abcd", lambda data: None)
+    with pytest.raises(UsageError, match="is not the id of a job"):
+        jobs.follow(host, "../../etc", lambda data: None)
+
+
+def test_a_host_that_was_never_reached_is_an_error_at_once(lab_sshd: Sshd):
+    host = Host("nowhere", parse_chain("ssh:root@127.0.0.1:1"))
+    begun = time.monotonic()
+    with pytest.raises(Unreachable):
+        jobs.follow(host, "20260101T000000-abcd", lambda data: None)
+    assert time.monotonic() - begun < 10
+
+
+def test_a_command_that_is_running_when_the_connection_breaks_says_what_became_of_it(lab_sshd: Sshd):
+    with reach(parse_chain("local")) as connection:
+        pid = connection.hello.pid
+        killer = threading.Timer(0.3, lambda: subprocess.run(["kill", "-9", str(pid)], check=False))
+        killer.start()
+        with pytest.raises(LostConnection, match="attached commands there are killed"):
+            connection.run(["sleep", "3"])
+        killer.join()
