@@ -17,6 +17,7 @@ HELP = {
     "run": "The run's id (default: the newest). `./inv show ID` does the same.",
     "script": "Send this script along and run it there, with its own interpreter; ARGV are its arguments.",
     "env": "Set a variable for the command: NAME=VALUE; may be given many times.",
+    "room": "What to measure: hosts.",
     "detach": "Start it as a job that runs on when you go, and print the job's id.",
     "job": "The job's id.",
     "offset": "The byte of the log to begin at (default: 0).",
@@ -140,6 +141,13 @@ def get(context: Context, place: str, target: str, host: str) -> None:
 def ping(context: Context, host: str, json: bool = False) -> None:
     """Show each layer on the way to a host, and how fast it answers."""
     cli_hosts.ping(host=host, as_json=json)
+
+
+@task(positional=["room"], auto_shortflags=False, help=helped("room", "json"))
+@cli.verb
+def bench(context: Context, room: str, json: bool = False) -> None:
+    """Measure a room on this machine: bench hosts."""
+    cli_hosts.bench(room=room, as_json=json)
 
 
 @task(name="test", auto_shortflags=False, help=helped("nightly"))

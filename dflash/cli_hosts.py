@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -139,6 +140,19 @@ def get(*, host: str, place: str, target: str) -> None:
     (each,) = _one(host)
     with reach(each.chain) as connection:
         files.get(connection, place, Path(target))
+
+
+def bench(*, room: str, as_json: bool) -> None:
+    """Measure a room with the lab's real peers, and print the figures."""
+    rooms = sorted(path.stem for path in (HOME / "benchmarks").glob("*.py"))
+    if room not in rooms:
+        raise UsageError(f"there is no bench {room!r}", cure=f"there is {', '.join(rooms)}")
+    figures: dict[str, float] = importlib.import_module(f"benchmarks.{room}").measure()
+    if as_json:
+        print_json(figures)
+        return
+    for name, value in figures.items():
+        print(f"{name:24} {value:g}")
 
 
 def _variable(text: str) -> tuple[str, str]:
