@@ -21,7 +21,8 @@ leads a session of its own. A list is each item's length (u32) and bytes: Debian
 an argument need not be text.
 
 Attached commands die with the caller: when the stream ends, or nothing has come for SILENCE seconds (a cut link),
-the agent kills its descendants, whatever sessions they made, and ends.
+the agent kills its descendants, whatever sessions they made, and ends. Where it can not adopt orphans (subreaper
+needs ctypes), it knows them by a variable in their environment.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ WINDOW = 1 << 20
 CHUNK = 1 << 16
 SILENCE = 4.0
 ORPHANS_S = 0.3
+VARIABLE = b"DFLASH_AGENT"
 
 
 def pack_list(items: Iterable[bytes]) -> bytes:
@@ -121,6 +123,7 @@ class Agent:
         self.out = bytearray()
         self.ended = False
         self.heard = time.monotonic()
+        self.mark = os.urandom(8).hex().encode()
         self.selector = selectors.DefaultSelector()
         wake_read, self.wake_write = os.pipe()
         for descriptor in (source, sink, wake_read, self.wake_write):
@@ -146,7 +149,7 @@ class Agent:
             while not self.ended:
                 self._turn()
         finally:
-            kill_descendants()
+            kill_all(self.mark)
 
     def _turn(self) -> None:
         self._watch()
@@ -241,7 +244,7 @@ class Agent:
         try:
             process = subprocess.Popen(
                 request[entries:],
-                env={**os.environb, **changes},
+                env={**os.environb, VARIABLE: self.mark, **changes},
                 cwd=directory or None,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -393,10 +396,25 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def kill_descendants() -> None:
+def marked(mark: bytes) -> list[int]:
+    """Living processes whose environment began with the variable of this agent, without detached jobs."""
+    word, found = VARIABLE + b"=" + mark, []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open("/proc/" + name + "/environ", "rb") as file:
+                    ours = word in file.read().split(b"\0")
+            except OSError:
+                continue
+            if ours and not is_keeper(int(name)):
+                found.append(int(name))
+    return found
+
+
+def kill_all(mark: bytes) -> None:
     """Kill all that this process started, however it was orphaned; forks meanwhile are caught by the next round."""
     while True:
-        found = descendants(os.getpid())
+        found = descendants(os.getpid()) + marked(mark)
         if not found:
             return
         for pid in found:

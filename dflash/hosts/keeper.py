@@ -111,6 +111,7 @@ def keep(folder: str, payload: bytes, tell: int) -> None:
     spec = unpack(payload)
     entries = 2 + 2 * int(spec[1])
     environment = {**os.environb, **dict(zip(spec[2:entries:2], spec[3:entries:2]))}  # noqa: B905 - not in 3.8
+    environment.pop(b"DFLASH_AGENT", None)  # by which an agent that ends would know the job as its own
     me = stat_of(os.getpid())
     write_whole(os.path.join(folder, "keeper"), f"{os.getpid()} {me[1] if me else 0}")
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):

@@ -117,9 +117,11 @@ def kill_agents_followed(job: str) -> None:
         try:
             words = (place / "cmdline").read_bytes().split(b"\0")
             parent = int((place / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            above = Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"follow" in words and any(word.endswith(job.encode()) for word in words):
+        is_agent = any(word.startswith(b"dflash-") for word in above)  # an orphan's parent is the container's init
+        if is_agent and b"follow" in words and any(word.endswith(job.encode()) for word in words):
             subprocess.run(["kill", "-9", str(parent)], check=False)
 
 

@@ -26,6 +26,7 @@ from dflash.hosts.failures import (
     Unreachable,
 )
 from tests.hosts.conftest import NUMBER, connect
+from tests.hosts.test_connection import running
 from tests.lab.lxc import install_pct
 from tests.lab.sshd import SHELLS, Sshd, user_of
 
@@ -146,6 +147,14 @@ def test_thirty_two_commands_share_a_connection_that_sshd_gives_ten_sessions(con
     for thread in threads:
         thread.join(30)
     assert results == [b"x\n"] * 32
+
+
+def test_what_runs_inside_ends_with_the_connection_though_nobody_there_can_adopt_orphans(lab_container: str):
+    """Debian's python3-minimal has no ctypes, so the agent in the container is no subreaper."""
+    with connect(f"lxc:{NUMBER}") as connection:
+        connection.run(["sh", "-c", "setsid sleep 982.731 >/dev/null 2>&1 & sleep 0.3"])
+        assert len(running("982.731")) == 1
+    assert running("982.731") == []
 
 
 # --- failures, each by its layer
