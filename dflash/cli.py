@@ -15,18 +15,20 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
-
-from invoke.collection import Collection
-from invoke.exceptions import ParseError
-from invoke.program import Program
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import dflash
-from dflash.errors import DFlashError, UsageError, storage_error
-from dflash.pipeline.keys import HOME
+from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_error
+
+if TYPE_CHECKING:
+    from invoke.program import Program
+
+# Only the standard library up to here: a .venv that has lost a package must still say so in one line.
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+HOME = Path(dflash.__file__).resolve().parents[1]
 
 _CHECKS = (
     ("ruff", "check"),
@@ -35,35 +37,47 @@ _CHECKS = (
 )
 
 
-class _Program(Program):
-    """Invoke, whose complaints about the command line read like every other error."""
-
-    def parse_core(self, argv: list[str] | None) -> None:
-        with _one_line():
-            super().parse_core(argv)
-
-    def parse_tasks(self) -> None:
-        with _one_line():
-            super().parse_tasks()
-
-    def parse_cleanup(self) -> None:
-        with _one_line():
-            super().parse_cleanup()
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """`./inv`: Invoke on tasks.py. It has no optional positional, so `show RUN` becomes `show --run=RUN`."""
     arguments = list(sys.argv[1:] if words is None else words)
     if arguments[:1] == ["show"] and len(arguments) > 1 and not arguments[1].startswith("-"):
         arguments[1] = f"--run={arguments[1]}"
+    if arguments[-1:] == ["--set"] and "--" not in arguments:  # Invoke would take it as said, and leave it out
+        sys.exit(_say(UsageError("--set needs step.key=value", cure="try --set train.steps=100")))
     sys.path.insert(0, str(HOME))
-    verbs = Collection.from_module(importlib.import_module("tasks"))
-    program = _Program(dflash.__version__, verbs, name="dflash", binary="./inv", binary_names=["inv"])
+    try:
+        program = _program()
+    except ModuleNotFoundError as failure:
+        sys.exit(_say(_unexpected(failure, None)))
     program.run(["./inv", *arguments])
+
+
+def _program() -> Program:
+    """Invoke, whose complaints about the command line read like every other error."""
+    from invoke.collection import Collection
+    from invoke.program import Program
+
+    class OneLine(Program):
+        def parse_core(self, argv: list[str] | None) -> None:
+            with _one_line():
+                super().parse_core(argv)
+
+        def parse_tasks(self) -> None:
+            with _one_line():
+                super().parse_tasks()
+
+        def parse_cleanup(self) -> None:
+            with _one_line():
+                super().parse_cleanup()
+
+    verbs = Collection.from_module(importlib.import_module("tasks"))
+    return OneLine(dflash.__version__, verbs, name="dflash", binary="./inv", binary_names=["inv"])
 
 
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
+    from invoke.exceptions import ParseError
+
     try:
         yield
     except ParseError as failure:
@@ -93,8 +107,7 @@ def verb(body: Callable[P, R]) -> Callable[P, R]:
         except KeyboardInterrupt:
             sys.exit(130)
         except Exception as failure:
-            cure = f"the traceback is in {_keep(failure, kwargs.get('root'))}"
-            sys.exit(_say(DFlashError(f"{type(failure).__name__}: {failure}", cure=cure)))
+            sys.exit(_say(_unexpected(failure, kwargs.get("root"))))
 
     return guarded
 
@@ -131,11 +144,10 @@ def plan(*, pipeline: str, host: str, root: str, overrides: Sequence[str], why: 
 
 def check(*, pipeline: str, root: str, as_json: bool) -> None:
     """Look at this machine and judge it as the pipeline's check step would."""
-    from rich.console import Console
-
     from dflash import provision
     from dflash.pipeline.kinds import load_kinds
     from dflash.pipeline.schema import load_pipeline
+    from dflash.pipeline.show import console_on
     from dflash.progress import Silent
     from dflash.provision.table import findings_of, print_table
 
@@ -147,7 +159,7 @@ def check(*, pipeline: str, root: str, as_json: bool) -> None:
     if as_json:
         print_json(result)
     else:
-        print_table(findings_of(result), Console())
+        print_table(findings_of(result), console_on())
     provision.require(result)
 
 
@@ -165,11 +177,10 @@ def show(*, run: str, root: str, as_json: bool) -> None:
 
 def runs(*, root: str, as_json: bool) -> None:
     """List the runs, oldest first."""
-    from dflash.pipeline.record import load_record
-    from dflash.pipeline.record import runs as known
+    from dflash.pipeline.record import listed
     from dflash.pipeline.show import show_runs
 
-    records = [load_record(_root(root), run) for run in known(_root(root))]
+    records = listed(_root(root))
     if as_json:
         print_json({"runs": records})
     else:
@@ -192,9 +203,11 @@ def print_json(document: Any) -> None:
 
 
 def _tools(*tools: tuple[str, ...]) -> None:
+    from dflash.pipeline.process import calm
+
     for words in tools:
         print(f"$ {' '.join(words)}", file=sys.stderr, flush=True)
-        status = subprocess.run([sys.executable, "-m", *words], cwd=HOME, check=False).returncode
+        status = subprocess.run([sys.executable, "-m", *words], cwd=HOME, env=calm(os.environ), check=False).returncode
         if status:
             sys.exit(status if status > 0 else 128 - status)
 
@@ -219,13 +232,25 @@ def _pipeline_file(given: str) -> Path:
 
 
 def _root(given: str) -> Path:
-    return Path(given).expanduser().resolve() if given else HOME
+    root = Path(given).expanduser().resolve() if given else HOME
+    if root.exists() and not root.is_dir():
+        raise UsageError("this is not a folder", where=f"--root {given}", cure="name a folder; a new one is made")
+    return root
 
 
 def _say(error: DFlashError) -> int:
     """Print an error's line; its exit status."""
     print(f"error: {error}", file=sys.stderr)
     return int(getattr(error, "status", error.exit_code))
+
+
+def _unexpected(failure: Exception, root: object) -> DFlashError:
+    """What to say of an error that no room foresaw: a package that is gone, or a bug whose traceback is kept."""
+    if isinstance(failure, ModuleNotFoundError) and (failure.name or "dflash").partition(".")[0] != "dflash":
+        what = f"the package {failure.name} is not installed in .venv, though the lock has it"
+        return EnvironmentMismatch(what, cure="make it again: rm -r .venv && ./inv --list")
+    cure = f"the traceback is in {_keep(failure, root)}"
+    return DFlashError(f"{type(failure).__name__}: {failure}", cure=cure)
 
 
 def _keep(failure: BaseException, root: object) -> Path:

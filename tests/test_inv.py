@@ -32,9 +32,16 @@ def seven(c):
     raise SystemExit(7)
 """
 
+MAIN = """
+import sys
+import tasks
+from invoke import Collection, Program
+Program(namespace=Collection.from_module(tasks), binary="./inv").run(["./inv", *sys.argv[1:]])
+"""
+
 
 class Tree:
-    """A working tree with `inv`, `tasks.py` and envs/local, and nothing else."""
+    """A working tree with `inv`, `tasks.py`, what runs that, and envs/local, and nothing else."""
 
     def __init__(self, folder: Path, wheels: Path) -> None:
         self.folder, self.wheels = folder, wheels
@@ -42,6 +49,7 @@ class Tree:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPOSITORY / name, folder / name)
         (folder / "tasks.py").write_text(TASKS)
+        (folder / "dflash" / "__main__.py").write_text(MAIN)
         self.lock = folder / "envs/local/requirements.lock"
         self.lock.write_text("".join(pin(wheel) for wheel in sorted(wheels.glob("*.whl")) if "-2.0-" not in wheel.name))
         self.environ = {

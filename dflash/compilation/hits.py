@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from torch._dynamo.utils import counters
@@ -48,8 +47,3 @@ def cache_counts() -> CacheCounts:
         inductor_misses=inductor["fxgraph_cache_miss"],
         bypasses=autograd["autograd_cache_bypass"] + inductor["fxgraph_cache_bypass"],
     )
-
-
-def folder_bytes(folder: Path) -> int:
-    """Bytes in all files below `folder`."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -12,9 +12,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import errno
 import json
 import math
 import os
+import re
 import select
 import signal
 import sys
@@ -165,16 +167,16 @@ def _run_step(spec_file: Path) -> int:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
-    log = spec_file.name
+    log, out = spec_file.name, Path(spec_file.parent)
     try:
         spec = json.loads(spec_file.read_bytes())
-        log = spec["log"]
+        log, out = spec["log"], Path(spec["out"])
         stream.send("result", result=_result(spec, stream))
         return 0
     except KeyboardInterrupt:
         return 128 + signal.SIGTERM
     except BaseException as failure:
-        return _report(failure, stream, log)
+        return _report(failure, stream, log, out)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -201,12 +203,15 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
     )
 
 
-def _report(failure: BaseException, stream: Stream, log: str) -> int:
+def _report(failure: BaseException, stream: Stream, log: str, out: Path) -> int:
     """Send an error's one line; the traceback is for the log."""
-    from dflash.errors import DFlashError, storage_error
+    from dflash.errors import DataError, DFlashError, EnvironmentMismatch, StorageError, UsageError, storage_error
 
+    told = isinstance(failure, DataError | EnvironmentMismatch | StorageError | UsageError)
     if isinstance(failure, OSError) and failure.errno is not None:
-        error: DFlashError = storage_error(failure)
+        error: DFlashError = storage_error(failure, failure.filename or out)
+    elif not told and (refused := _disk_refused(failure, out)):
+        error = storage_error(OSError(refused, os.strerror(refused)), out)
     elif isinstance(failure, DFlashError):
         error = failure
     elif isinstance(failure, MemoryError):
@@ -219,6 +224,29 @@ def _report(failure: BaseException, stream: Stream, log: str) -> int:
     with contextlib.suppress(OSError):
         stream.send("error", what=error.what, where=error.where, cure=error.cure, exit_code=status)
     return int(status)
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_FULL = 256 * 1024  # bytes
+
+
+def _disk_refused(failure: BaseException, out: Path) -> int | None:
+    """The error number of a disk that is the reason behind another library's or process's failure, if one is.
+
+    Rust libraries have it in the text of an exception of their own, compilers in the output of their processes.
+    """
+    cause: BaseException | None = failure
+    while cause is not None:
+        told = re.search(r"\(os error (\d+)\)", str(cause))
+        number = cause.errno if isinstance(cause, OSError) else int(told[1]) if told else None
+        if number in _NO_ROOM:
+            return number
+        cause = cause.__cause__ or cause.__context__
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(out)
+        if disk.f_bavail * disk.f_frsize < _FULL:
+            return errno.ENOSPC
+    return None
 
 
 if __name__ == "__main__":

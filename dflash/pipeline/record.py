@@ -20,6 +20,7 @@ from dflash.pipeline.plan import Plan
 from dflash.validation import suggestion
 
 _LIFTED = ("acceptance_length", "acceptance_length_untrained", "greedy_identical", "greedy_total")
+_FIELDS = {"id", "pipeline", "host", "status", "started", "wall_s", "peak_rss_mb", "steps"}
 
 
 def new_run(root: Path, pipeline: str) -> Path:
@@ -89,6 +90,18 @@ def runs(root: Path) -> list[str]:
     return sorted(found, key=_order)
 
 
+def listed(root: Path) -> list[dict[str, Any]]:
+    """The records of all runs, oldest first. In place of a damaged one stands its id, "damaged" as its status, and
+    None for all else: one bad file must not hide the other runs. Raises StorageError."""
+    found = []
+    for run in runs(root):
+        try:
+            found.append(load_record(root, run))
+        except DataError:
+            found.append({**dict.fromkeys([*sorted(_FIELDS), *_LIFTED]), "id": run, "status": "damaged", "steps": []})
+    return found
+
+
 def load_record(root: Path, run: str | None = None) -> dict[str, Any]:
     """A run's record; the newest without `run`. One that was killed reads as interrupted.
 
@@ -101,17 +114,25 @@ def load_record(root: Path, run: str | None = None) -> dict[str, Any]:
         cure = suggestion(run, known, "runs") if len(known) < 10 else "./inv runs lists them"
         raise UsageError(f"there is no run {run!r}", where=str(root / "runs"), cure=cure)
     path = root / "runs" / (run or known[-1]) / "record.json"
-    try:
-        record: dict[str, Any] = json.loads(path.read_bytes())
-    except OSError as failure:
-        raise storage_error(failure, path) from failure
-    except ValueError:
-        raise DataError("the record is damaged", where=str(path)) from None
+    record = _read(path)
     held = lock.owner(root)
     if record.get("status") == "running" and (held is None or held[1] != record["id"]):
         record["status"] = "interrupted"
         for step in record["steps"]:
             step["status"] = "interrupted" if step["status"] == "running" else step["status"]
+    return record
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_bytes())
+    except OSError as failure:
+        raise storage_error(failure, path) from failure
+    except ValueError:
+        record = None
+    if not isinstance(record, dict) or not record.keys() >= _FIELDS or record["id"] != path.parent.name:
+        cure = "./inv runs lists the others; move this folder away to be rid of it"
+        raise DataError("the record is damaged", where=str(path), cure=cure)
     return record
 
 

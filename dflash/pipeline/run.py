@@ -49,7 +49,8 @@ def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS) -> O
     Raises UsageError when the host can not be run on, BusyError, or StorageError for the run's own files.
     """
     if not plan.host.chain.is_local:
-        what = f"pipelines run on local only, and {plan.host.name!r} is {plan.host.chain}"
+        name, chain = plan.host.name, str(plan.host.chain)
+        what = f"pipelines run on local only, not on {name if name == chain else f'{name} ({chain})'}"
         raise UsageError(what, cure="use --host local, or ./inv plan to look at what it would do there")
     if wanting := [each.step.name for each in plan.steps if each.needs_gpu and each.status != "skip"]:
         _require_gpu(wanting)
@@ -58,7 +59,7 @@ def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS) -> O
         try:
             with lock.holding(root, folder.name) as descriptor, EventLog(folder / "events.jsonl") as log:
                 return _Run(plan, root, folder, view, kinds, descriptor, log).execute()
-        except DFlashError:
+        except (DFlashError, OSError):
             _remove_if_unused(folder)
             raise
     except OSError as failure:
@@ -72,10 +73,11 @@ def _require_gpu(steps: Sequence[str]) -> None:
 
 
 def _remove_if_unused(folder: Path) -> None:
-    """A run that never got the lock leaves no folder."""
+    """A run that never got the lock, or room for its first record, leaves no folder."""
     if not (folder / "record.json").exists():
         with contextlib.suppress(OSError):
-            (folder / "events.jsonl").unlink(missing_ok=True)
+            for file in ("events.jsonl", "plan.json"):
+                (folder / file).unlink(missing_ok=True)
             for inner in (folder / "logs", folder / "specs", folder):
                 inner.rmdir()
 

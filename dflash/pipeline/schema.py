@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from dflash.document import Document, load, parse_scalar
+from dflash.document import Document, Place, load, parse_scalar
 from dflash.errors import ConfigError, UsageError
 from dflash.pipeline.kinds import StepKind
 from dflash.validation import suggestion, validated
@@ -115,7 +115,12 @@ def _overridden(document: Document, override: str) -> Document:
     except (ConfigError, ValueError) as failure:
         what = failure.what if isinstance(failure, ConfigError) else str(failure)
         raise UsageError(f"the value can not be read: {what}", where=origin) from None
-    return document.with_value(("steps", names.index(parts[0]), "with", *parts[1:]), value, origin)
+    place = ("steps", names.index(parts[0]), "with")
+    try:
+        return document.with_value((*place, *parts[1:]), value, origin)
+    except UsageError as failure:  # it names the place in the file, where a person knows the step
+        what = failure.what.replace(".".join(map(str, place)), parts[0])
+        raise UsageError(what, where=origin) from None
 
 
 def _places(entry: _PipelineEntry, document: Document) -> dict[str, int]:
@@ -134,13 +139,31 @@ def _config(step: _StepEntry, index: int, kinds: Mapping[str, StepKind], documen
         cure = suggestion(step.uses, kinds, "kinds")
         raise document.error(f"there is no kind of step {step.uses!r}", ("steps", index, "uses"), cure=cure)
     place = ("steps", index, "with")
+    kind = kinds[step.uses].config
     if "with" not in document.data["steps"][index]:
         document = document.with_value(place, {}, "")
         try:
-            return validated(kinds[step.uses].config, document, place)
+            return validated(kind, document, place)
         except UsageError as failure:  # there is no `with` to point at: the step itself has the fault
             raise document.error(failure.what, ("steps", index), cure="give it under with:") from None
-    return validated(kinds[step.uses].config, document, place)
+    try:
+        return validated(kind, document, place)
+    except ConfigError as failure:
+        options = [origin for path, origin in document.origins if path[: len(place)] == place]
+        if options and not _is_the_files(failure, kind, document, place):
+            raise UsageError(failure.what, where=", ".join(options), cure=failure.cure) from None
+        raise
+
+
+def _is_the_files(failure: ConfigError, kind: Any, document: Document, place: Place) -> bool:
+    """Whether the file has the same fault without any option; a rule over several keys points at their map."""
+    try:
+        validated(kind, load(document.file), place)
+    except KeyError:  # no `with`: it came with the option
+        return False
+    except UsageError as alone:
+        return alone.what == failure.what
+    return False
 
 
 def _check_needs(entry: _PipelineEntry, places: Mapping[str, int], document: Document) -> None:

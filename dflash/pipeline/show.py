@@ -13,7 +13,14 @@ from rich.text import Text
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.view import clock, short_why
 
-_STYLES = {"ok": "green", "skip": "dim", "skipped": "dim", "failed": "red", "interrupted": "red"}
+_STYLES = {
+    "ok": "green",
+    "skip": "dim",
+    "skipped": "dim",
+    "failed": "red",
+    "interrupted": "red",
+    "damaged": "red",
+}
 
 
 def show_plan(plan: Plan, *, every_reason: bool = False, stream: TextIO | None = None) -> None:
@@ -24,7 +31,7 @@ def show_plan(plan: Plan, *, every_reason: bool = False, stream: TextIO | None =
         status = Text(each.status, style=_STYLES.get(each.status, ""))
         gpu = "needs one" if each.needs_gpu else "no"
         table.add_row(Text(each.step.name), Text(each.step.kind.name), status, gpu, Text(why))
-    console = _console(stream)
+    console = console_on(stream)
     at = f"{plan.host.name} ({plan.host.chain})" if plan.host.name != str(plan.host.chain) else plan.host.name
     console.print(Text(f"{plan.pipeline.name} on {at}"), style="bold")
     console.print(table)
@@ -44,7 +51,7 @@ def gpu_line(plan: Plan) -> str:
 
 def show_record(record: Mapping[str, Any], folder: str, stream: TextIO | None = None) -> None:
     """A run's figures and steps."""
-    console = _console(stream)
+    console = console_on(stream)
     status = Text(record["status"], style=_STYLES.get(record["status"], ""))
     console.print(Text(f"{record['id']}  ", style="bold") + status)
     figures = [f"{clock(record['wall_s'])}, peak memory {record['peak_rss_mb'] / 1000:.2f} GB"]
@@ -68,16 +75,21 @@ def show_record(record: Mapping[str, Any], folder: str, stream: TextIO | None = 
 
 def show_runs(records: Sequence[Mapping[str, Any]], stream: TextIO | None = None) -> None:
     """A line a run, newest last."""
+    if not records:
+        console_on(stream).print("There is no run yet; ./inv train starts one.")
+        return
     table = _table("run", "status", "host", "time", "acceptance")
     for record in records:
         state = Text(record["status"], style=_STYLES.get(record["status"], ""))
         length = record.get("acceptance_length")
         shown = "" if length is None else f"{length:.2f}"
-        table.add_row(Text(record["id"]), state, Text(record["host"]), clock(record["wall_s"]), shown)
-    _console(stream).print(table)
+        took = "" if record["wall_s"] is None else clock(record["wall_s"])
+        table.add_row(Text(record["id"]), state, Text(record["host"] or ""), took, shown)
+    console_on(stream).print(table)
 
 
-def _console(stream: TextIO | None) -> Console:
+def console_on(stream: TextIO | None = None) -> Console:
+    """A console for tables on `stream` (default: standard output)."""
     stream = stream or sys.stdout
     # Off a terminal nothing is cut to a width that nobody has.
     return Console(file=stream, highlight=False, width=None if stream.isatty() else 200)

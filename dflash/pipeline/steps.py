@@ -43,9 +43,11 @@ def _offline(step: Callable[[StepInputs], Result]) -> Callable[[StepInputs], Res
 
 
 def _check(step: StepInputs) -> Result:
-    from dflash.provision import check, require
+    from dflash.provision import check, lines_of, require
 
     result = check(step.config, step.root, step.progress)
+    for line in lines_of(result):
+        step.progress.note(line)
     require(result)
     return result
 

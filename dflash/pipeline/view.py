@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
 _LINE_INTERVAL_S = 5.0
+_BAR = 12  # columns
 
 
 class View(Protocol):
@@ -85,18 +86,14 @@ class Bar:
         from rich.table import Column
 
         self._console = Console(file=stream, highlight=False)
-        # On a narrow terminal only the figures may give way.
-        whole, cut = (
-            Column(no_wrap=True, overflow="ignore"),
-            Column(no_wrap=True, overflow="ellipsis", ratio=1),
-        )
+        whole = Column(no_wrap=True, overflow="ignore")
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("[bold]{task.description:<10}", markup=True, table_column=whole),
-            BarColumn(bar_width=12, table_column=Column(min_width=12)),
+            BarColumn(bar_width=_BAR, table_column=Column(min_width=_BAR)),
             TextColumn("{task.fields[count]}", table_column=whole),
             TextColumn("{task.fields[left]}", table_column=whole),
-            TextColumn("{task.fields[figures]}", markup=False, table_column=cut),
+            TextColumn("{task.fields[figures]}", markup=False, table_column=whole),
             console=self._console,
             transient=True,
             redirect_stdout=False,
@@ -120,13 +117,11 @@ class Bar:
 
     def progress(self, step: str, done: int, total: int, metrics: Mapping[str, Any]) -> None:
         left = self._eta.left(done, total)
+        count, ends = f"{done}/{total}", f"{clock(left)} left" if left else ""
+        # On a narrow terminal only the figures give way: rich would shorten every column alike.
+        room = self._console.width - len(f"* {step:<10}  {count} {ends} ") - _BAR
         self._bar.update(
-            self._task,
-            completed=done,
-            total=total,
-            count=f"{done}/{total}",
-            figures=figures(metrics),
-            left=f"{clock(left)} left" if left else "",
+            self._task, completed=done, total=total, count=count, figures=shortened(figures(metrics), room), left=ends
         )
 
     def note(self, step: str, message: str) -> None:
@@ -169,6 +164,11 @@ def _figure(name: str, value: Any) -> str:
     if name.endswith("_per_s") and isinstance(value, int | float):
         return f"{value / 1000:.1f}k {label}" if value >= 1000 else f"{value:.0f} {label}"
     return f"{label} {value:.4g}" if isinstance(value, float) else f"{label} {value}"
+
+
+def shortened(text: str, room: int) -> str:
+    """`text`, or as much of it as `room` columns hold, with an ellipsis."""
+    return text if len(text) <= room else text[: room - 1] + "…" if room > 0 else ""
 
 
 def short_why(why: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from packaging.specifiers import SpecifierSet
 
 from dflash.environments.spec import EnvironmentSpec
+from dflash.environments.verify import REMAKE
 from dflash.finding import Finding
 from dflash.provision.facts import CompilerFact, DiskFact, Facts, TorchFact
 
@@ -59,13 +60,12 @@ def platform(facts: Facts) -> Iterator[Finding]:
 
 
 def torch(fact: TorchFact, spec: EnvironmentSpec) -> Iterator[Finding]:
-    remake = "make the environment again: rm -r .venv && ./inv --list"
     if fact.error:
-        yield Finding("block", "torch", f"can not be imported: {fact.error}", remake)
+        yield Finding("block", "torch", f"can not be imported: {fact.error}", REMAKE)
     elif fact.version != spec.torch:
-        yield Finding("block", "torch", f"{fact.version}; env.yaml declares {spec.torch}", remake)
+        yield Finding("block", "torch", f"{fact.version}; env.yaml declares {spec.torch}", REMAKE)
     elif fact.cuda != spec.cuda:
-        yield Finding("block", "torch", f"built for CUDA {fact.cuda}; env.yaml declares {spec.cuda}", remake)
+        yield Finding("block", "torch", f"built for CUDA {fact.cuda}; env.yaml declares {spec.cuda}", REMAKE)
     else:
         yield Finding("ok", "torch", f"{fact.version}, imported in {fact.seconds:.1f} s")
 

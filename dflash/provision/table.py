@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -27,6 +28,13 @@ def table(findings: Iterable[Finding]) -> Table:
     for each in worst_first(findings):
         shown.add_row(_MARKS[each.severity], Text(each.subject), Text(each.found), Text(each.cure))
     return shown
+
+
+def lines_of(result: Mapping[str, Any], width: int = 110) -> list[str]:
+    """The table of `check`'s result as plain lines of at most `width` characters, for a log."""
+    text = io.StringIO()
+    print_table(findings_of(result), Console(file=text, width=width, no_color=True))
+    return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
 def print_table(findings: Iterable[Finding], console: Console) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.mounts import small_file_system, unwritable
 from tests.pipeline.lab import SAMPLE, Lab, none_left
 
 
@@ -29,41 +28,15 @@ def _marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 8 MB."""
-    yield from _tmpfs(tmp_path / "small", "size=8m")
+    with small_file_system(tmp_path / "small", "8m") as folder:
+        yield folder
 
 
 @pytest.fixture
 def sealed(tmp_path: Path) -> Iterator[Path]:
-    """A folder that can not be written to: a read-only mount for root, a mode for others."""
+    """A folder that can not be written to."""
     folder = tmp_path / "sealed"
     folder.mkdir()
     (folder / "pipeline.yaml").write_text(SAMPLE)
-    if os.geteuid() != 0:
-        folder.chmod(0o555)
+    with unwritable(folder):
         yield folder
-        folder.chmod(0o755)
-        return
-    _mount("--bind", str(folder), str(folder))
-    try:
-        _mount("-o", "remount,ro,bind", str(folder))
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def _tmpfs(folder: Path, options: str) -> Iterator[Path]:
-    if os.geteuid() != 0 and os.environ.get("CI") != "true":
-        pytest.skip("only root can mount a file system")
-    folder.mkdir()
-    _mount("-t", "tmpfs", "-o", options, "tmpfs", str(folder))
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def _mount(*words: str) -> None:
-    done = subprocess.run(["mount", *words], capture_output=True, text=True)
-    if done.returncode and os.environ.get("CI") != "true":
-        pytest.skip(f"mount is not permitted here: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr

@@ -102,7 +102,7 @@ def test_a_host_that_is_not_reached_runs_everything_and_says_so(lab: Lab):
     plan = lab.plan("train.gpus=8", host="ssh:root@gpu1/pct:200")
     assert {each.status for each in plan.steps} == {"run"}
     assert plan.steps[1].why == ("what ssh:root@gpu1/pct:200 holds is not known until it is reached",)
-    assert [each.step.name for each in plan.steps if each.needs_gpu] == ["train"]
+    assert [each.step.name for each in plan.steps if each.needs_gpu] == ["prewarm", "train"]
 
 
 def test_a_plan_is_a_pure_function(lab: Lab):

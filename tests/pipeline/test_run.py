@@ -81,6 +81,7 @@ def test_what_was_made_from_another_input_is_moved_aside_and_made_again(lab: Lab
         ("exit", 9, "step train: its process ended with status 9 and without a result; its log is {log}"),
         ("memory", 1, "step train: memory ran out; free memory"),
         ("denied", 5, "model.txt: Permission denied; check the owner"),
+        ("rust", 5, "No space left on device; free space on that disk"),
     ],
 )
 def test_a_failed_step_gives_one_line_and_its_own_status(lab: Lab, fault: str, status: int, line: str):
@@ -185,14 +186,15 @@ def test_a_folder_that_can_not_be_written_is_one_line(sealed: Path):
         Lab(sealed).run()
 
 
-def test_a_full_disk_is_one_line_and_leaves_a_record(small_disk: Path):
+@pytest.mark.parametrize("fault", ["fill", "fill unsaid"])
+def test_a_full_disk_is_one_line_and_leaves_a_record(small_disk: Path, fault: str):
     lab = Lab(small_disk)
     lab.file.write_text(SAMPLE)
-    outcome = lab.run("train.fault=fill")
+    outcome = lab.run(f"train.fault={fault}")
     assert outcome.exit_code == StorageError.exit_code
     assert "No space left on device; free space on that disk" in str(outcome.failure)
     assert not step_processes(small_disk)
-    (lab.folder("train", "train.fault=fill") / "model.txt").unlink()
+    (lab.folder("train", f"train.fault={fault}") / "model.txt").unlink()
     assert load_record(lab.root)["status"] in ("failed", "interrupted")
     assert lab.run().exit_code == 0
 

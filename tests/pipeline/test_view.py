@@ -1,0 +1,51 @@
+"""What a person sees on a terminal, and how steps wait beside a busy machine."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import time
+
+import pytest
+
+from dflash.pipeline.process import calm
+from dflash.pipeline.view import Bar, shortened, view_for
+
+METRICS = {"loss": 4.688, "accuracy": [0.01] * 7, "accept_len": 1.01, "tokens_per_s": 3400.0, "lr": 2e-3}
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_on_a_narrow_terminal_the_figures_give_way_and_nothing_else(columns: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        bar = view_for(terminal)
+        assert isinstance(bar, Bar)
+        with bar:
+            bar.started("train", "run", ("it has not been made before",))
+            bar.progress("train", 120, 400, METRICS)
+            time.sleep(0.05)
+            bar.progress("train", 121, 400, METRICS)
+            bar._bar.refresh()
+        terminal.flush()
+        said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(ours, 1 << 16).decode())
+    os.close(ours)
+    drawn = next(line for line in re.split(r"[\r\n]+", said) if "121/400" in line)
+    assert re.search(r"train +━+.*━ 121/400 \S+( s)? left", drawn)
+    assert len(drawn.rstrip()) <= columns
+    assert ("lr 0.002" in drawn) == (columns == 200)
+    assert "loss 4.688" in drawn
+
+
+def test_what_does_not_fit_ends_in_an_ellipsis():
+    assert shortened("loss 4.688", 10) == "loss 4.688"
+    assert shortened("loss 4.688", 6) == "loss …"
+    assert shortened("loss 4.688", 0) == shortened("loss 4.688", -3) == ""
+
+
+def test_threads_wait_asleep_unless_a_person_wants_it_otherwise():
+    assert calm({"A": "b"}) == {"A": "b", "GOMP_SPINCOUNT": "1000"}
+    for wish in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "ACTIVE"}):
+        assert calm(wish) == wish
