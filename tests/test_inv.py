@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dflash.environments.bootstrap import block_of, in_range, pip_settings, uv_environment
+from tests.mounts import small_file_system, unwritable
 from tests.wheels import make_wheel, pin, repack
 
 REPOSITORY = Path(__file__).parents[1]
@@ -203,6 +205,19 @@ def test_a_python_that_will_not_do_is_one_clear_line(tree: Tree, tmp_path: Path)
     assert status == 3
     assert complaints.startswith("error: no Python 3.11, 3.12 or 3.13 was found; install one")
     assert not (tree.folder / ".venv").exists()
+
+
+def test_a_disk_that_is_full_or_can_not_be_written_is_one_line(wheels: Path, tmp_path: Path) -> None:
+    with small_file_system(tmp_path / "small", "24m") as folder:
+        status, out, complaints = Tree(folder, wheels).inv("hello")
+        assert (status, out) == (5, "")
+        assert re.search(r"^error: .*/small/.venv: \d+ MiB are free, 1400 are needed; ", complaints, re.MULTILINE)
+    sealed = tmp_path / "sealed"
+    tree = Tree(sealed, wheels)
+    with unwritable(sealed):
+        status, out, complaints = tree.inv("hello")
+        assert (status, out) == (5, "")
+        assert re.fullmatch(r"error: .*/sealed/.venv.lock: .*; this folder has to be writable, .*\n", complaints)
 
 
 def test_pips_settings_reach_uv_and_what_is_set_for_uv_stays() -> None:

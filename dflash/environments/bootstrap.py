@@ -32,6 +32,8 @@ SPEC = os.path.join(ROOT, "envs", "local", "env.yaml")
 STAMP = os.path.join(VENV, "dflash-stamp")
 RECORDS = os.path.join(VENV, "dflash-records")
 
+ROOM = 1400 * 2**20  # bytes; a finished .venv takes 1.2 GB
+
 # Imported once at the end of a build, so that their bytecode is there: later processes take 6 s, not 13 s.
 # Where PYTHONDONTWRITEBYTECODE is set no later process would ever write it.
 WARM = "import torch._dynamo, torch._inductor.compile_fx; from transformers import Qwen3ForCausalLM"
@@ -250,6 +252,12 @@ def write_stamp() -> None:
     os.replace(STAMP + ".new", STAMP)
 
 
+def free_bytes() -> int:
+    """Room where `.venv` is made. Installers tell a full disk in words of their own, and a missing index alike."""
+    found = os.statvfs(ROOT)
+    return found.f_bavail * found.f_frsize
+
+
 def build() -> None:
     import time
 
@@ -281,10 +289,14 @@ def main(words: list[str]) -> int:
     try:
         build()
     except Failed as failure:
+        if (free := free_bytes()) < ROOM:
+            sys.stderr.write(f"error: {VENV}: {free >> 20} MiB are free, {ROOM >> 20} are needed; free space there\n")
+            return 5
         sys.stderr.write(f"error: {failure}\n")
         return 3
     except OSError as failure:
-        sys.stderr.write(f"error: {failure.filename or VENV}: {failure.strerror or failure}\n")
+        cure = "this folder has to be writable, with room for .venv"
+        sys.stderr.write(f"error: {failure.filename or VENV}: {failure.strerror or failure}; {cure}\n")
         return 5
     except KeyboardInterrupt:
         sys.stderr.write("error: stopped; the next ./inv makes .venv again\n")
