@@ -78,8 +78,9 @@ def test_any_series_can_be_drawn(values: list):
 @given(st.floats(-1e6, 1e6), st.floats(0.001, 1e6), st.integers(3, 8))
 def test_ticks_cover_the_range_and_are_few(low: float, width: float, about: int):
     found = ticks(low, low + width, about)
-    assert found[0] <= low + 1e-6
-    assert found[-1] >= low + width - 1e-6
+    slack = 1e-6 + 1e-8 * width  # less than a chart can show
+    assert found[0] <= low + slack
+    assert found[-1] >= low + width - slack
     assert len(found) <= about + 3
 
 
