@@ -1,4 +1,4 @@
-"""What the verbs that reach a host do: `./inv exec` and `./inv ping`."""
+"""What the verbs that reach a host do: exec, ping, put, get, jobs, follow, stop and bench."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from dflash.cli import HOME, print_json
 from dflash.errors import DFlashError, UsageError
 from dflash.hosts.inventory import Host, find_host
+
+if TYPE_CHECKING:
+    from dflash.hosts.remote import Command
 
 
 def hosts_of(text: str) -> list[Host]:
@@ -25,10 +28,9 @@ def after_dashes(words: Sequence[str]) -> list[str]:
 
 def run(*, host: str, script: str, env: Sequence[str], cwd: str) -> None:
     """Run a command where `host` leads. Exits with its status; with several hosts, 1 if any failed."""
-    from dflash.hosts.remote import Command, execute, execute_on_all
+    from dflash.hosts.remote import execute, execute_on_all
 
-    variables = dict(_variable(text) for text in env)
-    command = Command(tuple(after_dashes(sys.argv)), Path(script) if script else None, variables, cwd or None)
+    command = _command(script, env, cwd)
     hosts = hosts_of(host)
     if len(hosts) == 1:
         sys.exit(execute(hosts[0], command))
@@ -65,13 +67,11 @@ def detach(*, host: str, script: str, env: Sequence[str], cwd: str) -> None:
     """Start a job on one host or several, and print its id."""
     from dflash.hosts import jobs
     from dflash.hosts.reach import reach
-    from dflash.hosts.remote import Command
 
-    variables = dict(_variable(text) for text in env)
-    words = Command(tuple(after_dashes(sys.argv)), Path(script) if script else None).words()
+    command = _command(script, env, cwd)
     for each in hosts_of(host):
         with reach(each.chain) as connection:
-            print(jobs.start(connection, each, words, env=variables, cwd=cwd or None))
+            print(jobs.start(connection, each, command.words(), env=command.env, cwd=command.cwd))
 
 
 def list_jobs(*, host: str, as_json: bool) -> None:
@@ -94,14 +94,10 @@ def list_jobs(*, host: str, as_json: bool) -> None:
 def follow(*, host: str, job: str, offset: int) -> None:
     """Copy a job's log to standard output until it ends; exits with the job's code. Ctrl-C leaves the job alone."""
     from dflash.hosts import jobs
+    from dflash.hosts.remote import writer
 
     (each,) = _one(host)
-
-    def show(data: bytes) -> None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-
-    sys.exit(jobs.follow(each, job, show, offset).code)
+    sys.exit(jobs.follow(each, job, writer(sys.stdout.buffer), offset).code)
 
 
 def stop(*, host: str, job: str, grace: float) -> None:
@@ -153,6 +149,13 @@ def bench(*, room: str, as_json: bool) -> None:
         return
     for name, value in figures.items():
         print(f"{name:24} {value:g}")
+
+
+def _command(script: str, env: Sequence[str], cwd: str) -> Command:
+    from dflash.hosts.remote import Command
+
+    variables = dict(_variable(text) for text in env)
+    return Command(tuple(after_dashes(sys.argv)), Path(script) if script else None, variables, cwd or None)
 
 
 def _variable(text: str) -> tuple[str, str]:

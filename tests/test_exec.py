@@ -12,7 +12,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 
 
-def inv(*words: str | bytes, stdin: bytes = b"", home: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+def inv(*words: str | bytes, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     program = [sys.executable, "-B", "-m", "dflash", *words]
     return subprocess.run(program, cwd=REPOSITORY, input=stdin, capture_output=True, timeout=60, check=False)
 

@@ -48,6 +48,13 @@ class Hello:
     host: str
 
 
+def request(argv: Sequence[str | bytes], env: Mapping[str, str | bytes] | None, cwd: str | bytes | None) -> bytes:
+    """A command as the far end takes it: cwd or nothing, the number of environment entries, those, argv."""
+    entries = [word for entry in (env or {}).items() for word in entry]
+    words = [cwd or "", str(len(entries) // 2), *entries, *argv]
+    return agent.pack_list([os.fsencode(word) for word in words])
+
+
 class Connection:
     """An open agent. Threads may share it; each command costs one round trip."""
 
@@ -101,11 +108,9 @@ class Connection:
         kept: dict[int, list[bytes]] = {agent.OUTPUT: [], agent.ERRORS: []}
         sinks = {agent.OUTPUT: stdout or kept[agent.OUTPUT].append, agent.ERRORS: stderr or kept[agent.ERRORS].append}
         self._commands[command.number] = command
-        entries = [word for entry in (env or {}).items() for word in entry]
-        request = [cwd or "", str(len(entries) // 2), *entries, *argv]
         feeder = threading.Thread(target=self._feed, args=(command, stdin), name="stdin", daemon=True)
         try:
-            self._send(command.number, agent.RUN, agent.pack_list([os.fsencode(word) for word in request]))
+            self._send(command.number, agent.RUN, request(argv, env, cwd))
             if stdin is None or (isinstance(stdin, bytes) and len(stdin) <= agent.CHUNK):
                 self._feed(command, stdin)
             else:

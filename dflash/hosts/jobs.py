@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import time
@@ -14,8 +13,8 @@ from typing import Any
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from dflash.errors import UsageError
-from dflash.hosts import agent, keeper
-from dflash.hosts.connection import Connection, Result
+from dflash.hosts import keeper
+from dflash.hosts.connection import Connection, Result, request
 from dflash.hosts.failures import HostError, LostConnection, ProgramMissing, Unreachable
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
@@ -71,9 +70,7 @@ def start(
         ProgramMissing: there is no such program or folder.
     """
     identity = new_id()
-    entries = [word for entry in (env or {}).items() for word in entry]
-    spec = agent.pack_list([os.fsencode(w) for w in (cwd or "", str(len(entries) // 2), *entries, *argv)])
-    result = _keeper(connection, host, "start", identity, stdin=spec)
+    result = _keeper(connection, host, "start", identity, stdin=request(argv, env, cwd))
     if result.status == 127:
         raise ProgramMissing(result.stderr.decode(errors="replace").strip(), layer=connection.layer)
     _require(result, connection, identity)

@@ -76,8 +76,8 @@ def execute(host: Host, command: Command) -> int:
             env=command.env,
             cwd=command.cwd,
             stdin=_own_input(),
-            stdout=_writer(sys.stdout.buffer),
-            stderr=_writer(sys.stderr.buffer),
+            stdout=writer(sys.stdout.buffer),
+            stderr=writer(sys.stderr.buffer),
         )
     return result.code
 
@@ -130,7 +130,9 @@ def _own_input() -> IO[bytes] | None:
     return None
 
 
-def _writer(stream: IO[bytes]) -> Callable[[bytes], None]:
+def writer(stream: IO[bytes]) -> Callable[[bytes], None]:
+    """A sink that writes to `stream` and flushes, so that a byte that has come is a byte that is seen."""
+
     def write(data: bytes) -> None:
         stream.write(data)
         stream.flush()

@@ -17,6 +17,8 @@ from dflash.pipeline.kinds import StepInputs, StepKind
 from dflash.provision.checks import CheckConfig
 from dflash.training import corpus
 from dflash.training.config import (
+    HELDOUT,
+    ROWS,
     DataConfig,
     EvaluateConfig,
     ExportConfig,
@@ -80,7 +82,7 @@ def _prewarm(step: StepInputs) -> Result:
     request = {
         "config": asdict(step.borrowed),
         "target": str(_model(step)),
-        "rows": str(step.inputs["data"] / "rows.safetensors"),
+        "rows": str(step.inputs["data"] / ROWS),
     }
     return prewarm(request, step.out, step.progress)
 
@@ -92,7 +94,7 @@ def _train(step: StepInputs) -> Result:
     from dflash.training.packing import load_rows
     from dflash.training.trainer import Trainer
 
-    packed = load_rows(step.inputs["data"] / "rows.safetensors")
+    packed = load_rows(step.inputs["data"] / ROWS)
     trainer = Trainer(step.config, _model(step), packed, step.progress)
     return trainer.train(step.out)
 
@@ -100,7 +102,7 @@ def _train(step: StepInputs) -> Result:
 def _evaluate(step: StepInputs) -> Result:
     from dflash.training.evaluation import evaluate
 
-    prompts = step.inputs["data"] / "heldout.jsonl"
+    prompts = step.inputs["data"] / HELDOUT
     return evaluate(step.config, _model(step), step.inputs["train"] / "draft", prompts, step.progress)
 
 

@@ -14,6 +14,10 @@ GAMMAS = {16: 7.0, 10: 5.0, 8: 4.0}
 """The paper's loss decay by block size (arXiv 2602.06036, appendix A.1)."""
 
 
+ROWS, HELDOUT = "rows.safetensors", "heldout.jsonl"
+"""What the data step leaves for others: packed rows to train on, prompts to evaluate with."""
+
+
 def check_device(device: str) -> None:
     """Refuse what is not a kind of device. `cuda` is one GPU a worker, `cpu` any number of virtual devices."""
     if device not in ("cpu", "cuda"):

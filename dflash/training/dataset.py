@@ -15,13 +15,13 @@ from dflash.errors import DataError, UsageError
 from dflash.model.target import load_target
 from dflash.progress import Progress
 from dflash.training import corpus
-from dflash.training.config import DataConfig
+from dflash.training.config import HELDOUT, ROWS, DataConfig
 from dflash.training.encoding import Encoder, keep
 from dflash.training.packing import pack, save_rows
 from dflash.training.records import Message, Record, read_records, write_records
 from dflash.training.responses import cut_prompts, regenerate
 
-ROWS, TRAIN, HELDOUT, REPORT = "rows.safetensors", "train.jsonl", "heldout.jsonl", "report.json"
+TRAIN, REPORT = "train.jsonl", "report.json"
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

@@ -93,7 +93,7 @@ class Trainer:
                 checkpoints.save(
                     step,
                     {"optimizer": worker.optimizer_state()},
-                    {"config": json.loads(json.dumps(asdict(self.config)))},
+                    {"config": asdict(self.config)},
                     extra=lambda folder: write_layout(worker.draft, folder),
                 )
 

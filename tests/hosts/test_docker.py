@@ -8,7 +8,7 @@ import pytest
 
 from dflash.hosts.failures import ContainerMissing, ContainerStopped, HostError, Unreachable
 from tests.hosts.conftest import connect
-from tests.lab.docker import _docker, docker_container
+from tests.lab.docker import docker, docker_container
 
 pytestmark = pytest.mark.nightly
 
@@ -36,11 +36,11 @@ def test_a_container_that_does_not_exist(name: str):
 
 
 def test_a_container_that_does_not_run(name: str):
-    _docker("create", "--name", "dflash-lab-stopped", "dflash-lab:bookworm", "true")
+    docker("create", "--name", "dflash-lab-stopped", "dflash-lab:bookworm", "true")
     try:
         assert isinstance(failure_of("docker:dflash-lab-stopped"), ContainerStopped)
     finally:
-        _docker("rm", "dflash-lab-stopped")
+        docker("rm", "dflash-lab-stopped")
 
 
 def test_an_engine_that_does_not_answer(name: str, monkeypatch: pytest.MonkeyPatch):

@@ -26,11 +26,11 @@ def docker_container() -> Iterator[str]:
         before = os.environ.get("DOCKER_HOST")
         os.environ["DOCKER_HOST"] = socket
         try:
-            wait_until(lambda: _docker("info", check=False).returncode == 0, "dockerd", 30)
-            _docker("import", str(root_file_system()), IMAGE)
-            _docker("run", "-d", "--network", "none", "--name", NAME, IMAGE, "sleep", "infinity")
+            wait_until(lambda: docker("info", check=False).returncode == 0, "dockerd", 30)
+            docker("import", str(root_file_system()), IMAGE)
+            docker("run", "-d", "--network", "none", "--name", NAME, IMAGE, "sleep", "infinity")
             yield NAME
-            _docker("rm", "-f", NAME)
+            docker("rm", "-f", NAME)
         finally:
             os.environ.pop("DOCKER_HOST")
             if before is not None:
@@ -46,5 +46,5 @@ def _engine(folder: Path, socket: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([*words, *quiet], stdout=log, stderr=log)
 
 
-def _docker(*words: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+def docker(*words: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["docker", *words], check=check, capture_output=True)
