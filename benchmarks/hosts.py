@@ -60,7 +60,8 @@ def _figures(server: Sshd) -> dict[str, float]:
         agent_kb = _agent_peak_kb(connection)
     return {
         "command_ms": round(command * 1e3, 3),
-        "controlmaster_ms": round(_control_master(server) * 1e3, 1),
+        "controlmaster_ms": round(_control_master(server, "lab") * 1e3, 1),
+        "controlmaster_plain_ms": round(_control_master(server, "lab-bash") * 1e3, 1),
         "thousand_commands_s": round(thousand, 2),
         "open_chain_s": round(opened, 3),
         "ssh_true_s": round(bare, 3),
@@ -95,18 +96,19 @@ def _agent_peak_kb(connection: Connection) -> int:
     return int(shown.split()[1])
 
 
-def _ssh(server: Sshd, *words: str, options: tuple[str, ...] = ()) -> None:
+def _ssh(server: Sshd, *words: str, options: tuple[str, ...] = (), host: str = "lab") -> None:
     known = f"UserKnownHostsFile={server.known_hosts}"
-    command = ["ssh", "-F", str(server.home / ".ssh" / "config"), "-o", known, *options, "lab", *words]
+    command = ["ssh", "-F", str(server.home / ".ssh" / "config"), "-o", known, *options, host, *words]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
 
-def _control_master(server: Sshd) -> float:
-    """A command over an OpenSSH master connection that is open already."""
+def _control_master(server: Sshd, host: str) -> float:
+    """A command over an OpenSSH master connection that is open already. `lab` is root, whose shell reads this
+    machine's rc files for every command; `lab-bash` a new user, whose rc files do next to nothing."""
     with tempfile.TemporaryDirectory() as folder:
         control = ("-o", f"ControlPath={Path(folder) / 'c'}")
-        _ssh(server, "true", options=(*control, "-o", "ControlMaster=auto", "-o", "ControlPersist=60"))
+        _ssh(server, "true", options=(*control, "-o", "ControlMaster=auto", "-o", "ControlPersist=60"), host=host)
         try:
-            return _median(lambda: _ssh(server, "true", options=control), 10)
+            return _median(lambda: _ssh(server, "true", options=control, host=host), 20)
         finally:
-            _ssh(server, options=(*control, "-O", "exit", "-q"))
+            _ssh(server, options=(*control, "-O", "exit", "-q"), host=host)

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import dflash
 from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_error
@@ -49,7 +49,10 @@ def main(words: Sequence[str] | None = None) -> None:
         program = _program()
     except ModuleNotFoundError as failure:
         sys.exit(_say(_unexpected(failure, None)))
-    program.run(["./inv", *arguments])
+    try:
+        program.run(["./inv", *arguments])
+    except BrokenPipeError:  # from what Invoke prints itself, such as --list
+        _enough()
 
 
 def _program() -> Program:
@@ -99,9 +102,8 @@ def verb(body: Callable[P, R]) -> Callable[P, R]:
             return result
         except DFlashError as failure:
             sys.exit(_say(failure))
-        except BrokenPipeError:  # whoever read our output has enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            sys.exit(141)
+        except BrokenPipeError:
+            _enough()
         except OSError as failure:
             sys.exit(_say(storage_error(failure)))
         except KeyboardInterrupt:
@@ -110,6 +112,12 @@ def verb(body: Callable[P, R]) -> Callable[P, R]:
             sys.exit(_say(_unexpected(failure, kwargs.get("root"))))
 
     return guarded
+
+
+def _enough() -> NoReturn:
+    """Whoever read our output has enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(141)
 
 
 def train(*, pipeline: str, host: str, root: str, overrides: Sequence[str], as_json: bool) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from dflash.cli import HOME, print_json
 from dflash.errors import DFlashError, UsageError
 from dflash.hosts.inventory import Host, find_host
 
 if TYPE_CHECKING:
-    from dflash.hosts.remote import Command
+    from dflash.hosts.command import Command, Result
+    from dflash.hosts.connection import Connection
+    from dflash.hosts.files import Copied, Told
+    from dflash.hosts.jobs import Job
+
+T = TypeVar("T")
 
 
 def hosts_of(text: str) -> list[Host]:
@@ -28,67 +34,61 @@ def after_dashes(words: Sequence[str]) -> list[str]:
 
 def run(*, host: str, script: str, env: Sequence[str], cwd: str) -> None:
     """Run a command where `host` leads. Exits with its status; with several hosts, 1 if any failed."""
-    from dflash.hosts.remote import execute, execute_on_all
+    from dflash.hosts.remote import execute
 
     command = _command(script, env, cwd)
     hosts = hosts_of(host)
     if len(hosts) == 1:
         sys.exit(execute(hosts[0], command))
-    failed = 0
-    for each, outcome in execute_on_all(hosts, command):
-        if isinstance(outcome, DFlashError):
-            failed += 1
-            print(f"{each.name}: error: {outcome}", file=sys.stderr)
-            continue
-        failed += outcome.code != 0
-        _copy(each.name, outcome.stdout, sys.stdout.buffer)
-        _copy(each.name, outcome.stderr, sys.stderr.buffer)
-        print(f"{each.name}: ended with {outcome.code} after {outcome.seconds:.2f} s", file=sys.stderr)
-    print(f"{len(hosts)} hosts: {len(hosts) - failed} ok, {failed} failed", file=sys.stderr)
-    sys.exit(1 if failed else 0)
+    for each, result in _everywhere(hosts, _connected(lambda _, there: there.execute(command)), _ending):
+        _copy(each.name, result.stdout, sys.stdout.buffer)
+        _copy(each.name, result.stderr, sys.stderr.buffer)
 
 
 def ping(*, host: str, as_json: bool) -> None:
     """Show each layer on the way to a host: how long it takes to open, a round trip, the agent's Python."""
-    from dflash.hosts.remote import ping as layers
+    from dflash.hosts.remote import ping as layers_of
 
     found = []
-    for each in hosts_of(host):
-        for layer in layers(each):
-            found.append(layer.to_json())
+
+    def one(host: Host) -> None:
+        for layer in layers_of(host):  # said as they come: a layer that fails does not hide those before it
+            found.append({"name": host.name, **layer.to_json()})
             if not as_json:
                 times = f"opened in {layer.open_s * 1e3:.0f} ms, round trip {layer.round_trip_s * 1e3:.2f} ms"
-                print(f"{layer.layer}: {times}, python {layer.python} on {layer.host}")
-    if as_json:
-        print_json({"layers": found})
+                print(f"{layer.layer}: {times}, python {layer.python} on {layer.host}", flush=True)
+
+    try:
+        list(_everywhere(hosts_of(host), one))
+    finally:
+        if as_json:
+            print_json({"layers": found})
 
 
 def detach(*, host: str, script: str, env: Sequence[str], cwd: str) -> None:
     """Start a job on one host or several, and print its id."""
     from dflash.hosts import jobs
-    from dflash.hosts.reach import reach
 
     command = _command(script, env, cwd)
-    for each in hosts_of(host):
-        with reach(each.chain) as connection:
-            print(jobs.start(connection, each, command.words(), env=command.env, cwd=command.cwd))
+
+    hosts = hosts_of(host)
+    for each, job in _everywhere(hosts, _connected(lambda each, there: jobs.start(there, each, command))):
+        print(job if len(hosts) == 1 else f"{each.name}  {job}")
 
 
 def list_jobs(*, host: str, as_json: bool) -> None:
     """Show the jobs of one host or several."""
     from dflash.hosts import jobs
-    from dflash.hosts.reach import reach
 
-    found = []
-    for each in hosts_of(host):
-        with reach(each.chain) as connection:
-            found += [(each.name, job) for job in jobs.list_jobs(connection, each)]
+    found: list[tuple[Host, Job]] = []
+    for each, its in _everywhere(hosts_of(host), _connected(lambda each, there: jobs.list_jobs(there, each))):
+        found += [(each, job) for job in its]
     if as_json:
-        print_json({"jobs": [{"host": name, **job.to_json()} for name, job in found]})
+        print_json({"jobs": [{"host": each.name, **job.to_json()} for each, job in found]})
         return
-    for name, job in found:
+    for each, job in found:
         ended = "" if job.state == "running" else f" ({job.code})"
-        print(f"{name}  {job.id}  {job.state}{ended}")
+        print(f"{each.name}  {job.id}  {job.state}{ended}")
 
 
 def follow(*, host: str, job: str, offset: int) -> None:
@@ -111,21 +111,16 @@ def stop(*, host: str, job: str, grace: float) -> None:
     print(f"{ended.id}  {ended.state} ({ended.code})")
 
 
-def _one(host: str) -> list[Host]:
-    hosts = hosts_of(host)
-    if len(hosts) != 1:
-        raise UsageError("this verb takes one host", where=f"--host {host}", cure="name one")
-    return hosts
-
-
 def put(*, host: str, source: str, place: str) -> None:
     """Copy a file or folder from here to one host or several."""
     from dflash.hosts import files
-    from dflash.hosts.reach import reach
 
-    for each in hosts_of(host):
-        with reach(each.chain) as connection:
-            files.put(connection, Path(source), place)
+    hosts = hosts_of(host)
+    with _bars() as bar:
+        bars = {each.name: bar(each.name) for each in hosts}
+        copy = _connected(lambda each, there: files.put(there, Path(source), place, bars[each.name]))
+        for each, copied in _everywhere(hosts, copy):
+            _say_copied(f"{source} -> {each.name}:{place}", copied)
 
 
 def get(*, host: str, place: str, target: str) -> None:
@@ -134,8 +129,9 @@ def get(*, host: str, place: str, target: str) -> None:
     from dflash.hosts.reach import reach
 
     (each,) = _one(host)
-    with reach(each.chain) as connection:
-        files.get(connection, place, Path(target))
+    with _bars() as bar, reach(each.chain) as connection:
+        copied = files.get(connection, place, Path(target), bar(each.name))
+    _say_copied(f"{each.name}:{place} -> {target}", copied)
 
 
 def bench(*, room: str, as_json: bool) -> None:
@@ -151,11 +147,97 @@ def bench(*, room: str, as_json: bool) -> None:
         print(f"{name:24} {value:g}")
 
 
+def _connected(body: Callable[[Host, Connection], T]) -> Callable[[Host], T]:
+    """`body` with an open connection to its host."""
+    from dflash.hosts.reach import reach
+
+    def opened(host: Host) -> T:
+        with reach(host.chain) as connection:
+            return body(host, connection)
+
+    return opened
+
+
+def _everywhere(
+    hosts: Sequence[Host], body: Callable[[Host], T], ending: Callable[[T], str] = lambda value: "ok"
+) -> Iterator[tuple[Host, T]]:
+    """What `body` gave for each host. The failure of a single host is raised. Of several, all at once, those that
+    went well are given, then a table of all is printed, and the exit status is 1 if any did not end with "ok"."""
+    from dflash.hosts.remote import on_all
+
+    if len(hosts) == 1:
+        yield hosts[0], body(hosts[0])
+        return
+    rows = []
+    for each, outcome, seconds in on_all(hosts, body):
+        if isinstance(outcome, DFlashError):
+            rows.append((each.name, "failed", f"{seconds:.2f} s", str(outcome)))
+        else:
+            yield each, outcome
+            rows.append((each.name, ending(outcome), f"{seconds:.2f} s", ""))
+    _summary(rows)
+    if any(row[1] != "ok" for row in rows):
+        sys.exit(1)
+
+
+def _summary(rows: Sequence[tuple[str, str, str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("host", "result", "time", "why"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        style = "green" if row[1] == "ok" else "red"
+        table.add_row(*(Text(word, style if place == 1 else "") for place, word in enumerate(row)))
+    ok = sum(row[1] == "ok" for row in rows)
+    console = Console(stderr=True)
+    console.print(table)
+    console.print(Text(f"{len(rows)} hosts: {ok} ok, {len(rows) - ok} failed"))
+
+
+def _ending(result: Result) -> str:
+    if result.code == 0:
+        return "ok"
+    return f"status {result.status}" if result.signal is None else f"signal {result.signal}"
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Callable[[str], Told]]:
+    """Gives a bar to whom it is asked for; they are seen on a terminal only."""
+    from rich import progress as rich
+    from rich.console import Console
+
+    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.DownloadColumn())
+    rate = (rich.TransferSpeedColumn(), rich.TimeRemainingColumn())
+    console = Console(stderr=True)
+    with rich.Progress(*columns, *rate, console=console, disable=not console.is_terminal, transient=True) as bars:
+
+        def bar(name: str) -> Told:
+            task = bars.add_task(name, total=None)
+            return lambda done, total: bars.update(task, completed=done, total=total)
+
+        yield bar
+
+
+def _say_copied(what: str, copied: Copied) -> None:
+    kept = f", {copied.kept:,} of them there already" if copied.kept else ""
+    print(f"{what}: {copied.total:,} bytes{kept}", file=sys.stderr)
+
+
+def _one(host: str) -> list[Host]:
+    hosts = hosts_of(host)
+    if len(hosts) != 1:
+        raise UsageError("this verb takes one host", where=f"--host {host}", cure="name one")
+    return hosts
+
+
 def _command(script: str, env: Sequence[str], cwd: str) -> Command:
-    from dflash.hosts.remote import Command
+    from dflash.hosts.remote import command_of
 
     variables = dict(_variable(text) for text in env)
-    return Command(tuple(after_dashes(sys.argv)), Path(script) if script else None, variables, cwd or None)
+    return command_of(after_dashes(sys.argv), Path(script) if script else None, variables, cwd or None)
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -2,7 +2,8 @@
 
 A frame is a header (command id, kind, length) and a payload. Kinds and their payloads:
 
-    to the agent    RUN list     start a command: cwd or nothing, number of environment entries, names and values, argv
+    to the agent    RUN list     start a command: cwd or nothing; a script's place in argv, name and text, or three
+                                 times nothing; number of environment entries, names and values; argv
                     INPUT bytes  standard input of a command; empty means its end
                     ACK  u32     so many bytes of the command's output were consumed; output and errors share a window
                     KILL u32     send this signal to the command's process group
@@ -95,13 +96,13 @@ class Frames:
 
 
 class Command:
-    """A running command: its process, pipes and windows."""
+    """A running command: its process, pipes and windows, and the folder of its script if it has one."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], folder: bytes | None) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        self.process = process
+        self.process, self.folder = process, folder
         self.pid = process.pid
         self.input: int | None = process.stdin.fileno()
         self.pending = bytearray()
@@ -150,6 +151,8 @@ class Agent:
                 self._turn()
         finally:
             kill_all(self.mark)
+            for command in self.commands.values():
+                drop(command.folder)
 
     def _turn(self) -> None:
         self._watch()
@@ -239,11 +242,16 @@ class Agent:
             kill_group(command.pid, struct.unpack(">I", payload)[0])
 
     def _run(self, identity: int, request: list[bytes]) -> None:
-        directory, entries = request[0], 2 + 2 * int(request[1])
-        changes = dict(zip(request[2:entries:2], request[3:entries:2]))  # noqa: B905 - strict= is not in 3.8
+        directory, place, name, text = request[:4]
+        entries = 5 + 2 * int(request[4])
+        changes = dict(zip(request[5:entries:2], request[6:entries:2]))  # noqa: B905 - strict= is not in 3.8
+        argv, folder = request[entries:], None
         try:
+            if place:
+                folder = script_folder()
+                argv.insert(int(place), write_script(folder, name, text))
             process = subprocess.Popen(
-                request[entries:],
+                argv,
                 env={**os.environb, VARIABLE: self.mark, **changes},
                 cwd=directory or None,
                 stdin=subprocess.PIPE,
@@ -254,12 +262,13 @@ class Agent:
                 restore_signals=True,
             )
         except (OSError, ValueError) as failure:
+            drop(folder)
             missing = getattr(failure, "filename", None)
             what = os.fsencode(missing) if missing else str(failure).encode()
             number = getattr(failure, "errno", None) or errno.EINVAL
             self.send(identity, FAIL, pack_list([b"%d" % number, what]))
             return
-        command = Command(process)
+        command = Command(process, folder)
         for stream in (process.stdin, process.stdout, process.stderr):
             os.set_blocking(stream.fileno(), False)  # type: ignore[union-attr]
         self.commands[identity] = command
@@ -341,6 +350,7 @@ class Agent:
             if not command.outputs:
                 self._close_input(command)
                 self._drop_input(identity, command)
+                drop(command.folder)
                 self.send(identity, EXIT, command.exit)
                 del self.commands[identity]
 
@@ -352,6 +362,37 @@ class Agent:
         else:
             command.exit = struct.pack(">BI", 0, os.WEXITSTATUS(status))
         kill_group(command.pid, signal.SIGKILL)
+
+
+def script_folder() -> bytes:
+    """A new folder of this user's own, where there is room for one."""
+    last: OSError | None = None
+    for place in (os.environb.get(b"TMPDIR"), b"/tmp", b"/var/tmp", b"/dev/shm"):
+        folder = os.path.join(place or b"/", b"dflash-" + os.urandom(8).hex().encode())
+        try:
+            if place:
+                os.mkdir(folder, 0o700)
+                return folder
+        except OSError as failure:
+            last = failure
+    raise last or OSError(errno.ENOENT, "no folder for a script")
+
+
+def write_script(folder: bytes, name: bytes, text: bytes) -> bytes:
+    """The script as a file under its own name, which some interpreters go by; its path."""
+    path = os.path.join(folder, os.path.basename(name) or b"script")
+    with open(path, "xb") as file:
+        file.write(text)
+    return path
+
+
+def drop(folder: bytes | None) -> None:
+    """Remove a script's folder, with whatever else is in it."""
+    for place, _, files in os.walk(folder, topdown=False) if folder else ():
+        with contextlib.suppress(OSError):
+            for name in files:
+                os.unlink(os.path.join(place, name))
+            os.rmdir(place)
 
 
 def readable(descriptor: int) -> bool:
@@ -437,6 +478,21 @@ def hello() -> list[bytes]:
 
 
 def main() -> None:
+    """Serve, in a child: LXD kills the process that it was told to run when its client dies, and an agent that is
+    killed leaves what it started."""
+    served = os.fork()
+    if served:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: os.kill(served, number))
+        os.close(0)  # the streams are the child's: their end is its end
+        os.close(1)
+        os.waitpid(served, 0)
+        os._exit(0)
+    serve()
+    os._exit(0)
+
+
+def serve() -> None:
     """Become the subreaper of what is started here, complete a bare environment, and serve."""
     with contextlib.suppress(ImportError, AttributeError, OSError):
         import ctypes  # Debian's python3-minimal has none
@@ -446,7 +502,6 @@ def main() -> None:
         os.environ.setdefault("HOME", pwd.getpwuid(os.geteuid()).pw_dir)
     os.environ.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     Agent(0, 1).serve()
-    os._exit(0)
 
 
 if __name__ == "__main__":

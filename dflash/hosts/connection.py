@@ -15,27 +15,12 @@ from dataclasses import dataclass
 from typing import IO
 
 from dflash.hosts import agent
+from dflash.hosts.command import Command, Result, Variables, Words
 from dflash.hosts.failures import HostError, LostConnection, ProgramMissing
 from dflash.hosts.stream import ByteStream
 
 BEAT_S = 1.0
 Sink = Callable[[bytes], object]
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished command: `status` 0..255, or `signal`; what was captured of its streams; seconds it took."""
-
-    status: int | None
-    signal: int | None
-    stdout: bytes
-    stderr: bytes
-    seconds: float
-
-    @property
-    def code(self) -> int:
-        """The status as a shell would give it: 128 + signal for a command that a signal ended."""
-        return self.status if self.status is not None else 128 + (self.signal or 0)
 
 
 @dataclass(frozen=True)
@@ -48,13 +33,6 @@ class Hello:
     host: str
 
 
-def request(argv: Sequence[str | bytes], env: Mapping[str, str | bytes] | None, cwd: str | bytes | None) -> bytes:
-    """A command as the far end takes it: cwd or nothing, the number of environment entries, those, argv."""
-    entries = [word for entry in (env or {}).items() for word in entry]
-    words = [cwd or "", str(len(entries) // 2), *entries, *argv]
-    return agent.pack_list([os.fsencode(word) for word in words])
-
-
 class Connection:
     """An open agent. Threads may share it; each command costs one round trip."""
 
@@ -64,7 +42,7 @@ class Connection:
         self._frames = agent.Frames()
         self._numbers = itertools.count(1)
         self._writing = threading.Lock()
-        self._commands: dict[int, _Command] = {}
+        self._commands: dict[int, _Running] = {}
         self._lost: str | None = None
         self._hello: queue.SimpleQueue[Hello | None] = queue.SimpleQueue()
         self._beats: queue.SimpleQueue[float] = queue.SimpleQueue()
@@ -89,10 +67,21 @@ class Connection:
 
     def run(
         self,
-        argv: Sequence[str | bytes],
+        argv: Words,
         *,
-        env: Mapping[str, str | bytes] | None = None,
+        env: Variables | None = None,
         cwd: str | bytes | None = None,
+        stdin: bytes | IO[bytes] | None = None,
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+    ) -> Result:
+        """`execute` of a plain command."""
+        return self.execute(Command(argv, env, cwd), stdin=stdin, stdout=stdout, stderr=stderr)
+
+    def execute(
+        self,
+        command: Command,
+        *,
         stdin: bytes | IO[bytes] | None = None,
         stdout: Sink | None = None,
         stderr: Sink | None = None,
@@ -103,34 +92,35 @@ class Connection:
             ProgramMissing: there is no such program or directory, or it can not be executed.
             LostConnection: the stream broke; the command was killed there, as soon as the agent noticed.
         """
-        begun = time.monotonic()
-        command = _Command(next(self._numbers))
-        kept: dict[int, list[bytes]] = {agent.OUTPUT: [], agent.ERRORS: []}
-        sinks = {agent.OUTPUT: stdout or kept[agent.OUTPUT].append, agent.ERRORS: stderr or kept[agent.ERRORS].append}
-        self._commands[command.number] = command
-        feeder = threading.Thread(target=self._feed, args=(command, stdin), name="stdin", daemon=True)
+        running = self._begin()
+        feeder = threading.Thread(target=self._feed, args=(running, stdin), name="stdin", daemon=True)
         try:
-            self._send(command.number, agent.RUN, request(argv, env, cwd))
+            self._send(running.number, agent.RUN, command.packed())
             if stdin is None or (isinstance(stdin, bytes) and len(stdin) <= agent.CHUNK):
-                self._feed(command, stdin)
+                self._feed(running, stdin)
             else:
                 feeder.start()
-            died, number = self._follow(command, sinks)
-        except BaseException:
-            self._kill(command)
-            raise
+            return self._result(running, stdout, stderr)
         finally:
-            command.over()
-            del self._commands[command.number]
+            self._over(running)
             if feeder.ident and isinstance(stdin, bytes):
                 feeder.join()
-        return Result(
-            None if died else number,
-            number if died else None,
-            b"".join(kept[agent.OUTPUT]),
-            b"".join(kept[agent.ERRORS]),
-            time.monotonic() - begun,
-        )
+
+    def gather(self, commands: Sequence[Command]) -> list[Result | ProgramMissing]:
+        """Run commands, none of which reads input, all at once and in one round trip; what became of each, in order.
+
+        Raises:
+            LostConnection: as `run`.
+        """
+        started = [self._begin() for _ in commands]
+        try:
+            for running, command in zip(started, commands, strict=True):
+                self._send(running.number, agent.RUN, command.packed())
+                self._send(running.number, agent.INPUT)
+            return [self._result_or_missing(running) for running in started]
+        finally:
+            for running in started:
+                self._over(running)
 
     def round_trip(self) -> float:
         """Seconds from a beat to its answer."""
@@ -153,38 +143,66 @@ class Connection:
 
     # --- one command
 
-    def _follow(self, command: _Command, sinks: Mapping[int, Sink]) -> tuple[int, int]:
+    def _begin(self) -> _Running:
+        running = _Running(next(self._numbers))
+        self._commands[running.number] = running
+        return running
+
+    def _result(self, running: _Running, stdout: Sink | None, stderr: Sink | None) -> Result:
+        kept: dict[int, list[bytes]] = {agent.OUTPUT: [], agent.ERRORS: []}
+        sinks = {agent.OUTPUT: stdout or kept[agent.OUTPUT].append, agent.ERRORS: stderr or kept[agent.ERRORS].append}
+        died, number = self._follow(running, sinks)
+        return Result(
+            None if died else number,
+            number if died else None,
+            b"".join(kept[agent.OUTPUT]),
+            b"".join(kept[agent.ERRORS]),
+            time.monotonic() - running.begun,
+        )
+
+    def _result_or_missing(self, running: _Running) -> Result | ProgramMissing:
+        try:
+            return self._result(running, None, None)
+        except ProgramMissing as missing:
+            return missing
+
+    def _over(self, running: _Running) -> None:
+        """Forget a command; one that has not ended, since its caller was interrupted, is killed."""
+        if not running.ended:
+            with contextlib.suppress(HostError):
+                self._send(running.number, agent.KILL, struct.pack(">I", 9))
+        running.over()
+        del self._commands[running.number]
+
+    def _follow(self, running: _Running, sinks: Mapping[int, Sink]) -> tuple[int, int]:
         while True:
-            kind, payload = command.frames.get()
+            kind, payload = running.frames.get()
             if kind in sinks:
                 sinks[kind](payload)
-                self._send(command.number, agent.ACK, struct.pack(">I", len(payload)))
+                self._send(running.number, agent.ACK, struct.pack(">I", len(payload)))
             elif kind == agent.EXIT:
+                running.ended = True
                 died, number = struct.unpack(">BI", payload)
                 return died, number
             elif kind == agent.FAIL:
+                running.ended = True
                 raise self._program_missing(*agent.unpack_list(payload))
             elif kind == 0:
                 raise self._lost_error()
 
-    def _program_missing(self, number: bytes, what: bytes) -> HostError:
+    def _program_missing(self, number: bytes, what: bytes) -> ProgramMissing:
         cure = "check its path" if int(number) in (errno.ENOENT, errno.EACCES) else None
         said = f"{os.fsdecode(what)}: {os.strerror(int(number))}"
         return ProgramMissing(said, layer=self.layer, cure=cure)
 
-    def _feed(self, command: _Command, stdin: bytes | IO[bytes] | None) -> None:
+    def _feed(self, running: _Running, stdin: bytes | IO[bytes] | None) -> None:
         """Send a command's standard input, never more than the window ahead of what it took."""
         with contextlib.suppress(HostError):
-            pieces = _pieces(stdin)
-            for piece in pieces:
-                if not command.take_room(len(piece)):
+            for piece in _pieces(stdin):
+                if not running.take_room(len(piece)):
                     return
-                self._send(command.number, agent.INPUT, piece)
-            self._send(command.number, agent.INPUT)
-
-    def _kill(self, command: _Command) -> None:
-        with contextlib.suppress(HostError):
-            self._send(command.number, agent.KILL, struct.pack(">I", 9))
+                self._send(running.number, agent.INPUT, piece)
+            self._send(running.number, agent.INPUT)
 
     # --- the stream
 
@@ -217,11 +235,11 @@ class Connection:
             self._hello.put(Hello(python.decode(), int(pid), int(user), os.fsdecode(host)))
         elif kind == agent.BEAT:
             self._beats.put(time.monotonic())
-        elif command := self._commands.get(number):
+        elif running := self._commands.get(number):
             if kind == agent.ACK:
-                command.give_room(struct.unpack(">I", payload)[0])
+                running.give_room(struct.unpack(">I", payload)[0])
             elif kind != agent.STARTED:
-                command.frames.put((kind, payload))
+                running.frames.put((kind, payload))
 
     def _beat(self) -> None:
         while not self._closing.wait(BEAT_S) and self._lost is None:
@@ -233,9 +251,9 @@ class Connection:
     def _lose(self, reason: str) -> None:
         self._lost = self._lost or reason
         self._hello.put(None)
-        for command in list(self._commands.values()):
-            command.over()
-            command.frames.put((0, b""))
+        for running in list(self._commands.values()):
+            running.over()
+            running.frames.put((0, b""))
 
     def _lost_error(self) -> LostConnection:
         return LostConnection(
@@ -245,11 +263,11 @@ class Connection:
         )
 
 
-class _Command:
+class _Running:
     """A running command seen from here: what has come of it, and room for its input."""
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.number, self.begun, self.ended = number, time.monotonic(), False
         self.frames: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
         self._room = agent.WINDOW
         self._over = False

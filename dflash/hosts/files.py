@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from dflash.errors import DFlashError, storage_error
@@ -15,6 +16,15 @@ from dflash.hosts.connection import Connection
 from dflash.hosts.failures import HostError, LostConnection
 
 Told = Callable[[int, int], object]
+"""Called with the bytes done and all bytes, whenever there are more."""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a transfer was: bytes in all, and how many of them the other end had already."""
+
+    total: int
+    kept: int
 
 
 class TransferFailed(HostError):
@@ -23,7 +33,7 @@ class TransferFailed(HostError):
     exit_code = 5
 
 
-def put(connection: Connection, source: Path, place: str, progress: Told | None = None) -> None:
+def put(connection: Connection, source: Path, place: str, progress: Told = transfer.unseen) -> Copied:
     """Copy the file or folder `source` to `place` there; what is there with the same content is left alone.
 
     A file appears whole or not at all. A transfer that broke off goes on where it was when it is tried again.
@@ -35,13 +45,13 @@ def put(connection: Connection, source: Path, place: str, progress: Told | None 
     if not source.exists():
         raise storage_error(FileNotFoundError(2, "No such file or directory"), source)
     with _other_end(connection, "receive", place) as (read, write):
-        transfer.offer(os.fsencode(source), read, write, progress)
+        return Copied(*transfer.offer(os.fsencode(source), read, write, progress))
 
 
-def get(connection: Connection, place: str, target: Path, progress: Told | None = None) -> None:
+def get(connection: Connection, place: str, target: Path, progress: Told = transfer.unseen) -> Copied:
     """Copy the file or folder `place` there to `target` here; otherwise as `put`."""
     with _other_end(connection, "offer", place) as (read, write):
-        transfer.receive(os.fsencode(target), read, write, progress)
+        return Copied(*transfer.receive(os.fsencode(target), read, write, progress))
 
 
 @contextlib.contextmanager

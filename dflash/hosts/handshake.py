@@ -9,6 +9,7 @@ what rc files and banners print before the word is kept apart.
 from __future__ import annotations
 
 import secrets
+import threading
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from dflash.hosts.stream import ByteStream
 
 SHELL = ("sh", "-s")
 NOISE_KEPT = 1 << 16
+PATIENCE_S = 60.0
+"""How long a far end may take to start python3; a cold disk needs some seconds."""
 
 _BOOT = """\
 import os, sys, zlib
@@ -37,8 +40,9 @@ if word == "ready":
 
 @dataclass(frozen=True)
 class Refusal:
-    """The far end was not reached. `word` is what python's start said instead of ready (`no python3`, `old 3.7`),
-    else None; then `status` and `errors` are the way's own, and `noise` what it printed."""
+    """The far end was not reached. `word` is what python's start said instead of ready (`no python3`, `old 3.7`), or
+    `silent` when nothing was said in PATIENCE_S, else None; then `status` and `errors` are the way's own, and `noise`
+    what it printed."""
 
     word: str | None
     status: int | None
@@ -64,6 +68,25 @@ def script(nonce: str) -> bytes:
 
 def shake(stream: ByteStream) -> Welcome | Refusal:
     """Start the agent at the far end of a fresh stream."""
+    silent = threading.Event()
+
+    def give_up() -> None:
+        silent.set()
+        stream.abort()
+
+    patience = threading.Timer(PATIENCE_S, give_up)
+    patience.start()
+    try:
+        outcome = _shake(stream)
+    finally:
+        patience.cancel()
+        patience.join()
+    if silent.is_set():
+        return Refusal("silent", None, stream.errors(), "")
+    return outcome
+
+
+def _shake(stream: ByteStream) -> Welcome | Refusal:
     nonce = f"dflash-{secrets.token_hex(8)}"
     marker = f"{nonce} ".encode()
     seen = b""

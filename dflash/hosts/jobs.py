@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_exponenti
 
 from dflash.errors import UsageError
 from dflash.hosts import keeper
-from dflash.hosts.connection import Connection, Result, request
+from dflash.hosts.command import Command, Result
+from dflash.hosts.connection import Connection
 from dflash.hosts.failures import HostError, LostConnection, ProgramMissing, Unreachable
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
@@ -56,21 +57,14 @@ def new_id() -> str:
     return f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def start(
-    connection: Connection,
-    host: Host,
-    argv: Sequence[str | bytes],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-) -> str:
+def start(connection: Connection, host: Host, command: Command) -> str:
     """Start a job; its id.
 
     Raises:
         ProgramMissing: there is no such program or folder.
     """
     identity = new_id()
-    result = _keeper(connection, host, "start", identity, stdin=request(argv, env, cwd))
+    result = _keeper(connection, host, "start", identity, stdin=command.packed())
     if result.status == 127:
         raise ProgramMissing(result.stderr.decode(errors="replace").strip(), layer=connection.layer)
     _require(result, connection, identity)

@@ -2,7 +2,8 @@
 
 A job is a folder `ROOT/ID/`:
 
-    spec      what runs: folder, environment and argv, as it came
+    spec      what runs: folder, script, environment and argv, as it came
+    script/   the script that came along, if one did, under its own name
     log       standard output and error of the job, in the order they came
     keeper    process id and start time of the keeper, whose descendants are the job
     exit      written last: "status N" or "signal N", and the time
@@ -109,17 +110,21 @@ def keep(folder: str, payload: bytes, tell: int) -> None:
 
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     spec = unpack(payload)
-    entries = 2 + 2 * int(spec[1])
-    environment = {**os.environb, **dict(zip(spec[2:entries:2], spec[3:entries:2]))}  # noqa: B905 - not in 3.8
+    cwd, place, name, text = spec[:4]
+    entries = 5 + 2 * int(spec[4])
+    environment = {**os.environb, **dict(zip(spec[5:entries:2], spec[6:entries:2]))}  # noqa: B905 - not in 3.8
+    argv = spec[entries:]
+    if place:
+        argv.insert(int(place), write_script(folder, os.fsdecode(name), text))
     environment.pop(b"DFLASH_AGENT", None)  # by which an agent that ends would know the job as its own
     me = stat_of(os.getpid())
     write_whole(os.path.join(folder, "keeper"), f"{os.getpid()} {me[1] if me else 0}")
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: None)  # not SIG_IGN, which the job would inherit
     try:
-        job = subprocess.Popen(spec[entries:], env=environment, cwd=spec[0] or None, start_new_session=True)
+        job = subprocess.Popen(argv, env=environment, cwd=cwd or None, start_new_session=True)
     except OSError as failure:
-        os.write(tell, f"{failure.filename or spec[entries]!r}: {failure.strerror}\n".encode())
+        os.write(tell, f"{failure.filename or argv[0]!r}: {failure.strerror}\n".encode())
         os._exit(127)
     os.write(tell, b"started")
     os.close(tell)
@@ -134,6 +139,15 @@ def keep(folder: str, payload: bytes, tell: int) -> None:
             if not descendants(os.getpid()):
                 break
     write_whole(os.path.join(folder, "exit"), f"{how} {time.time():.3f}")
+
+
+def write_script(folder: str, name: str, text: bytes) -> bytes:
+    """Keep a job's script beside its log; the script's path."""
+    path = os.path.abspath(os.path.join(folder, "script", os.path.basename(name)))
+    os.mkdir(os.path.dirname(path))
+    with open(path, "xb") as file:
+        file.write(text)
+    return os.fsencode(path)
 
 
 def unpack(payload: bytes) -> list[bytes]:

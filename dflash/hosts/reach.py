@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dflash.hosts.chain import Chain, Hop, Local, Ssh
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import HostError, NoPython, ProgramMissing, Unreachable
-from dflash.hosts.handshake import SHELL, Refusal, shake
+from dflash.hosts.handshake import PATIENCE_S, SHELL, Refusal, shake
 from dflash.hosts.hops import classify, probe, wrap
 from dflash.hosts.stream import ByteStream, ProgramStream
 
@@ -49,6 +49,9 @@ def _diagnose(hops: Sequence[Hop], refusal: Refusal, layer: str) -> HostError:
                 more = _ask(before, probe(hops[-1]))
     except HostError as earlier:
         return earlier
+    if refusal.word == "silent":
+        what = f"nothing answered in {PATIENCE_S:.0f} s"
+        return Unreachable(what, layer=layer, cure="look whether that layer, or its login shell, hangs")
     if refusal.word is not None and refusal.word.startswith("old"):
         version = refusal.word.partition(" ")[2]
         return NoPython(f"python3 there is {version}; the agent needs 3.8", layer=layer, cure="install a newer one")

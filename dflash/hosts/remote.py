@@ -10,71 +10,64 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from dflash.errors import DFlashError, UsageError, storage_error
 from dflash.hosts.chain import Chain, Local
-from dflash.hosts.connection import Result
+from dflash.hosts.command import Command, Script
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 
-INTERPRETERS = {".py": ["python3"], ".sh": ["sh"], ".bash": ["bash"], ".pl": ["perl"]}
+INTERPRETERS = {
+    ".py": "python3",
+    ".sh": "sh",
+    ".bash": "bash",
+    ".pl": "perl",
+    ".rb": "ruby",
+    ".js": "node",
+    ".mjs": "node",
+    ".lua": "lua",
+    ".R": "Rscript",
+}
 """By a script's ending, where it has no `#!` line."""
 
 
-@dataclass(frozen=True)
-class Command:
-    """What to run: argv, or a script whose text goes along and whose arguments argv are."""
+def command_of(argv: Sequence[str], script: Path | None, env: Mapping[str, str], cwd: str | None) -> Command:
+    """The command that a person gave: a program and its arguments, or a script and its arguments.
 
-    argv: tuple[str, ...]
-    script: Path | None = None
-    env: Mapping[str, str] | None = None
-    cwd: str | None = None
-
-    def words(self) -> list[str | bytes]:
-        """The argv for the far end. A script is an argument of its interpreter's loader, so it needs no file there.
-
-        Raises:
-            UsageError: there is nothing to run, or no interpreter is known for the script.
-            StorageError: the script can not be read.
-        """
-        if self.script is None:
-            if not self.argv:
-                raise UsageError("there is no command", cure="write it after --, as in ./inv exec --host H -- uname -a")
-            return list(self.argv)
-        try:
-            text = self.script.read_bytes()
-        except OSError as failure:
-            raise storage_error(failure, self.script) from failure
-        return [*_loader(self.script, text), *self.argv]
+    Raises:
+        UsageError: there is nothing to run, or no interpreter is known for the script.
+        StorageError: the script can not be read.
+    """
+    if script is None:
+        if not argv:
+            raise UsageError("there is no command", cure="write it after --, as in ./inv exec --host H -- uname -a")
+        return Command(list(argv), env, cwd)
+    try:
+        text = script.read_bytes()
+    except OSError as failure:
+        raise storage_error(failure, script) from failure
+    interpreter = _interpreter(script, text)
+    return Command([*interpreter, *argv], env, cwd, Script(script.name, text, len(interpreter)))
 
 
-def _loader(path: Path, text: bytes) -> list[str | bytes]:
-    """An interpreter and the words that make it run `text`: python -c, sh -c and perl -e all take a program so."""
-    first = text.partition(b"\n")[0].decode(errors="replace")
-    interpreter = first[2:].split() if first.startswith("#!") else INTERPRETERS.get(path.suffix, [])
-    if interpreter[:1] == ["/usr/bin/env"]:
-        interpreter = interpreter[1:]
-    name = Path(interpreter[0]).name if interpreter else ""
-    if b"\0" in text:
-        raise UsageError("a script can not hold a NUL byte", where=str(path))
-    if name.startswith("python"):
-        return [*interpreter, "-c", text]
-    if name in ("sh", "bash", "dash", "zsh", "ksh"):
-        return [*interpreter, "-c", text, path.name]
-    if name == "perl":
-        return [*interpreter, "-e", text, "--"]
-    known = ", ".join(INTERPRETERS)
-    raise UsageError("no interpreter is known for it", where=str(path), cure=f"give it a #! line, or one of {known}")
+def _interpreter(path: Path, text: bytes) -> list[str]:
+    """The `#!` line as a kernel reads it, an interpreter and at most one argument; else by the script's ending."""
+    first = text.partition(b"\n")[0].decode(errors="surrogateescape")
+    words = first[2:].split(maxsplit=1) if first.startswith("#!") else [INTERPRETERS.get(path.suffix, "")]
+    if not words or not words[0]:
+        known = ", ".join(INTERPRETERS)
+        raise UsageError(
+            "no interpreter is known for it", where=str(path), cure=f"give it a #! line, or one of {known}"
+        )
+    return [word.rstrip() for word in words]
 
 
 def execute(host: Host, command: Command) -> int:
     """Run `command` on `host` with this process's streams, byte for byte; its exit code."""
     with reach(host.chain) as connection:
-        result = connection.run(
-            command.words(),
-            env=command.env,
-            cwd=command.cwd,
+        result = connection.execute(
+            command,
             stdin=_own_input(),
             stdout=writer(sys.stdout.buffer),
             stderr=writer(sys.stderr.buffer),
@@ -82,18 +75,23 @@ def execute(host: Host, command: Command) -> int:
     return result.code
 
 
-def execute_on_all(hosts: Sequence[Host], command: Command) -> list[tuple[Host, Result | DFlashError]]:
-    """Run `command` on all hosts at once, each with no input; results in the order given."""
+T = TypeVar("T")
 
-    def one(host: Host) -> Result | DFlashError:
+
+def on_all(hosts: Sequence[Host], body: Callable[[Host], T]) -> list[tuple[Host, T | DFlashError, float]]:
+    """Call `body` for each host, all at once. In the order of `hosts`: what it gave or how it failed, and seconds."""
+
+    def one(host: Host) -> tuple[Host, T | DFlashError, float]:
+        begun = time.monotonic()
+        outcome: T | DFlashError
         try:
-            with reach(host.chain) as connection:
-                return connection.run(command.words(), env=command.env, cwd=command.cwd)
+            outcome = body(host)
         except DFlashError as failure:
-            return failure
+            outcome = failure
+        return host, outcome, time.monotonic() - begun
 
     with ThreadPoolExecutor(max_workers=min(32, len(hosts))) as pool:
-        return list(zip(hosts, pool.map(one, hosts), strict=True))
+        return list(pool.map(one, hosts))
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,10 @@ class SshStream:
         self._collect()
         return bytes(self._tail).decode(errors="replace")
 
+    def abort(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
     def close(self) -> None:
         """End the channel's input, and the connection."""
         self._channel.close()

@@ -11,13 +11,16 @@ ERRORS_KEPT = 1 << 16
 
 
 class ByteStream(Protocol):
-    """Both ways, bytes. `read` gives b"" at the end; `errors` is what came on the error side so far (its tail)."""
+    """Both ways, bytes. `read` gives b"" at the end; `errors` is what came on the error side so far (its tail);
+    `abort` makes a `read` in another thread come to the end."""
 
     def write(self, data: bytes) -> None: ...
 
     def read(self) -> bytes: ...
 
     def errors(self) -> str: ...
+
+    def abort(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -52,6 +55,10 @@ class ProgramStream:
     def errors(self) -> str:
         """The end of what the program wrote to its standard error."""
         return bytes(self._tail).decode(errors="replace")
+
+    def abort(self) -> None:
+        """Kill the program."""
+        self._process.kill()
 
     def close(self) -> None:
         """End the program's input; a program that does not end on that is killed after five seconds."""

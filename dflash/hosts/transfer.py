@@ -91,8 +91,12 @@ def entries(base: bytes) -> Iterator[tuple[bytes, bytes, int]]:
             todo += [os.path.join(relative, name) for name in sorted(os.listdir(path), reverse=True)]
 
 
-def offer(base: bytes, read: Read, write: Write, progress: Callable[[int, int], object] | None = None) -> None:
-    """Send `base`, a file or a folder, to a receiver."""
+def unseen(done: int, total: int) -> None:
+    """Nobody watches how far it is."""
+
+
+def offer(base: bytes, read: Read, write: Write, progress: Callable[[int, int], object] = unseen) -> tuple[int, int]:
+    """Send `base`, a file or a folder, to a receiver: bytes in all, and those of them that were there already."""
     manifest, files = [], []
     for relative, kind, mode in entries(base):
         path = os.path.join(base, relative) if relative else base
@@ -105,7 +109,9 @@ def offer(base: bytes, read: Read, write: Write, progress: Callable[[int, int], 
         manifest += [relative, kind, b"%o" % mode, b"%d" % size, content]
     send(write, [b"manifest", *manifest])
     there = [int(word) for word in get(read)[1:]]
-    total, done = sum(size for _, size in files), sum(there)
+    total, kept = sum(size for _, size in files), sum(there)
+    done = kept
+    progress(done, total)
     for (path, size), offset in zip(files, there):  # noqa: B905 - strict= is not in 3.8
         with open(path, "rb") as file:
             file.seek(offset)
@@ -116,13 +122,13 @@ def offer(base: bytes, read: Read, write: Write, progress: Callable[[int, int], 
                 write(piece)
                 offset += len(piece)
                 done += len(piece)
-                if progress:
-                    progress(done, total)
+                progress(done, total)
     get(read)
+    return total, kept
 
 
-def receive(base: bytes, read: Read, write: Write, progress: Callable[[int, int], object] | None = None) -> None:
-    """Put what an offering end sends at `base`; what is there with the same content is left alone."""
+def receive(base: bytes, read: Read, write: Write, progress: Callable[[int, int], object] = unseen) -> tuple[int, int]:
+    """Put what an offering end sends at `base`; what is there with the same content is left alone. As `offer`."""
     items = get(read)[1:]
     wanted, there = [], []
     for place in range(0, len(items), 5):
@@ -142,7 +148,9 @@ def receive(base: bytes, read: Read, write: Write, progress: Callable[[int, int]
             there.append(offset)
             wanted.append((path, int(mode, 8), int(size), content, offset))
     send(write, [b"have", *(b"%d" % offset for offset in there)])
-    total, done = sum(size for _, _, size, _, _ in wanted), sum(there)
+    total, kept = sum(size for _, _, size, _, _ in wanted), sum(there)
+    done = kept
+    progress(done, total)
     for path, mode_bits, length, content, offset in wanted:
         if offset == length and not os.path.exists(part_of(path, content)):
             continue
@@ -154,10 +162,10 @@ def receive(base: bytes, read: Read, write: Write, progress: Callable[[int, int]
                 file.write(piece)
                 offset += len(piece)
                 done += len(piece)
-                if progress:
-                    progress(done, total)
+                progress(done, total)
         _finish(path, mode_bits, content)
     send(write, [b"done"])
+    return total, kept
 
 
 def part_of(path: bytes, content: bytes) -> bytes:

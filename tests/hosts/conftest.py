@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -14,6 +15,7 @@ from dflash.hosts.chain import parse_chain
 from dflash.hosts.connection import Connection
 from dflash.hosts.reach import reach
 from tests.lab.lxc import container
+from tests.lab.service import wait_until
 from tests.lab.sshd import Sshd, sshd
 
 NUMBER = "731"
@@ -35,23 +37,36 @@ def lab_container() -> Iterator[str]:
         yield name
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """No thread, no child process and no descriptor is left by a test."""
-    threads, descriptors, children = threading.active_count(), _descriptors(), _children()
+    """A test leaves nothing: no thread, child process or descriptor here, no agent, command or script there.
+
+    There is on this machine, too: what runs in a container is seen from outside it."""
+    before = _here(), _there()
     yield
-    assert threading.active_count() == threads, threading.enumerate()
-    assert _descriptors() == descriptors
-    assert _children() == children
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: (_here(), _there()) == before, "the end of everything", 5)
+    assert _here() == before[0], threading.enumerate()
+    assert _there() == before[1]
 
 
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def _children() -> list[str]:
+def _here() -> tuple[int, int, list[str]]:
     pid = os.getpid()
-    return sorted(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return threading.active_count(), len(os.listdir("/proc/self/fd")), sorted(children)
+
+
+def _there() -> tuple[set[str], set[Path]]:
+    """Agents with all that they started, by the variable that they set; and folders of scripts."""
+    processes = set()
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            marked = b"DFLASH_AGENT=" in (place / "environ").read_bytes()
+            if marked or any(word.startswith(b"dflash-") for word in (place / "cmdline").read_bytes().split(b"\0")):
+                processes.add(place.name)
+    roots = [Path("/"), Path(f"/var/lib/lxc/{NUMBER}/rootfs")]
+    scripts = {found for root in roots for found in (root / "tmp").glob("dflash-" + "[0-9a-f]" * 16)}
+    return processes, scripts
 
 
 def connect(chain: str) -> Connection:

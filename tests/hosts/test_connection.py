@@ -5,20 +5,18 @@ from __future__ import annotations
 import io
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from dflash.hosts import reach
+from dflash.hosts.command import Command, Script
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import LostConnection, ProgramMissing
+from dflash.hosts.stream import ProgramStream
 from tests.hosts.conftest import connect
-from tests.lab.service import wait_until
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +120,7 @@ def test_what_a_command_leaves_in_its_group_ends_with_it(here: Connection):
     assert not Path(f"/proc/{int(result.stdout)}").exists()
 
 
-def test_everything_ends_with_the_connection_whatever_session_it_made(nothing_left: None):
+def test_everything_ends_with_the_connection_whatever_session_it_made():
     marker = "986.731"
     connection = connect("local")
     started = threading.Event()
@@ -144,41 +142,37 @@ def test_everything_ends_with_the_connection_whatever_session_it_made(nothing_le
     assert running(marker) == []
 
 
-def test_a_killed_caller_leaves_nothing(tmp_path: Path):
-    marker = "985.731"
-    program = (
-        "from tests.hosts.conftest import connect\n"
-        f"connect('local').run(['sh','-c','setsid sleep {marker} & echo; sleep {marker}'],"
-        " stdout=lambda data: print('up', flush=True))\n"
-    )
-    with subprocess.Popen([sys.executable, "-B", "-c", program], cwd=REPOSITORY, stdout=subprocess.PIPE) as caller:
-        assert caller.stdout
-        try:
-            assert caller.stdout.readline() == b"up\n"
-            wait_until(lambda: len(running(marker)) >= 2, "both sleeps")
-        finally:
-            caller.kill()
-    wait_until(lambda: not running(marker), "the end of both sleeps", 5)
+def test_many_commands_are_gathered_in_one_round_trip(monkeypatch: pytest.MonkeyPatch):
+    """Over a way on which every answer takes 0.3 s."""
 
+    class Slow(ProgramStream):
+        def read(self) -> bytes:
+            time.sleep(0.3)
+            return super().read()
 
-def test_a_caller_that_falls_silent_is_given_up_and_its_commands_are_killed():
-    marker = "984.731"
-    program = (
-        "import os, signal\nfrom tests.hosts.conftest import connect\n"
-        f"connect('local').run(['sleep','{marker}'], stdout=None, stdin=None)\n"
-    )
-    with subprocess.Popen([sys.executable, "-B", "-c", program], cwd=REPOSITORY, start_new_session=True) as caller:
-        try:
-            wait_until(lambda: running(marker), "the sleep")
-            os.kill(caller.pid, signal.SIGSTOP)  # as a cut link looks from the other side: no end, no more bytes
-            wait_until(lambda: not running(marker), "the end of the sleep", 5)
-        finally:
-            caller.kill()
-
-
-def test_a_connection_leaves_nothing_behind(nothing_left: None):
+    monkeypatch.setattr(reach, "ProgramStream", Slow)
+    commands = [Command(["sh", "-c", 'echo "$1"; exit "$2"', "sh", str(n), str(n)]) for n in range(20)]
     with connect("local") as connection:
-        connection.run(["true"])
+        begun = time.monotonic()
+        *found, missing = connection.gather([*commands, Command(["no-such-program"])])
+        assert time.monotonic() - begun < 4 * 0.3 + 1
+    assert [(each.stdout, each.status) for each in found] == [(b"%d\n" % n, n) for n in range(20)]
+    assert isinstance(missing, ProgramMissing)
+
+
+@pytest.mark.parametrize("size", [0, 3_000_000])
+def test_a_script_of_any_size_is_a_file_under_its_own_name_there_while_it_runs(here: Connection, size: int):
+    program = b"import os, sys\nprint(os.path.basename(sys.argv[0]), sys.argv[1:], os.path.getsize(sys.argv[0]))\n"
+    text = program + b"#" * size
+    done = here.execute(Command(["python3", "-B", "-u", "a b"], script=Script("pro be.py", text, 3)))
+    assert done.stdout.decode() == f"pro be.py ['a b'] {len(text)}\n"
+    path = here.execute(Command(["echo"], script=Script("x", b"", 1))).stdout.strip()
+    assert not Path(os.fsdecode(path)).parent.exists()
+
+
+def test_a_script_is_gone_too_when_its_interpreter_is_missing(here: Connection):
+    with pytest.raises(ProgramMissing, match="no-such-interpreter"):
+        here.execute(Command(["no-such-interpreter"], script=Script("x", b"text", 1)))
 
 
 def running(marker: str) -> list[int]:

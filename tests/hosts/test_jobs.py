@@ -14,6 +14,7 @@ import pytest
 from dflash.errors import UsageError
 from dflash.hosts import jobs
 from dflash.hosts.chain import parse_chain
+from dflash.hosts.command import Command, Script
 from dflash.hosts.failures import LostConnection, ProgramMissing, Unreachable
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
@@ -38,7 +39,7 @@ def host(request: pytest.FixtureRequest, lab_sshd: Sshd, lab_container: str) -> 
 def start(host: Host, *argv: str, **settings: object) -> str:
     """Start a job by a connection of its own, which is closed again."""
     with reach(host.chain) as connection:
-        return jobs.start(connection, host, argv, **settings)
+        return jobs.start(connection, host, Command(argv, **settings))
 
 
 def test_a_job_outlives_the_connection_and_ends_with_its_status(host: Host):
@@ -57,6 +58,14 @@ def test_words_environment_and_folder_arrive_unchanged(host: Host):
     log = bytearray()
     jobs.follow(host, job, log.extend)
     assert log.decode() == "a b|$(id)|it's\n|/usr\nx; y"
+
+
+def test_a_script_is_kept_with_its_job(host: Host):
+    text = b"import sys\nprint(sys.argv)\n" + b"#" * 500_000
+    job = start(host, "python3", "x", script=Script("probe.py", text, 1))
+    log = bytearray()
+    assert jobs.follow(host, job, log.extend).status == 0
+    assert log.decode() == f"['{host.root}/jobs/{job}/script/probe.py', 'x']\n"
 
 
 def test_a_job_that_a_signal_ends_says_so(host: Host):
@@ -129,10 +138,11 @@ def test_a_killed_caller_leaves_the_job_running(host: Host, lab_sshd: Sshd):
     marker = f"96{time.monotonic_ns() % 100000}.731"
     program = (
         "import time\nfrom dflash.hosts import jobs\nfrom dflash.hosts.chain import parse_chain\n"
+        "from dflash.hosts.command import Command\n"
         "from dflash.hosts.inventory import Host\nfrom dflash.hosts.reach import reach\n"
         f"host = Host('there', parse_chain({str(host.chain)!r}), root={host.root!r})\n"
         "connection = reach(host.chain)\n"
-        f"print(jobs.start(connection, host, ['sleep', '{marker}']), flush=True)\ntime.sleep(60)\n"
+        f"print(jobs.start(connection, host, Command(['sleep', '{marker}'])), flush=True)\ntime.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-B", "-c", program], cwd=REPOSITORY, stdout=subprocess.PIPE) as caller:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dflash.hosts import handshake
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import (
     ContainerMissing,
@@ -161,7 +163,7 @@ def test_what_runs_inside_ends_with_the_connection_though_nobody_there_can_adopt
 
 
 @pytest.fixture
-def reached(lab_sshd: Sshd, lab_container: str, nothing_left: None) -> Sshd:
+def reached(lab_sshd: Sshd, lab_container: str) -> Sshd:
     return lab_sshd
 
 
@@ -294,6 +296,16 @@ def test_an_rc_file_that_exits_is_named(reached: Sshd):
     assert "ended with status 1" in str(failure)
     assert "This account is closed." in str(failure)
     assert "rc files" in str(failure)
+
+
+def test_a_login_that_hangs_is_given_up_and_named(reached: Sshd, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(handshake, "PATIENCE_S", 2)
+    with _rc_file("bash", ".bashrc", "sleep 600 < /dev/null\n"):
+        failure = failure_of("ssh:lab-bash/sudo")
+    assert isinstance(failure, Unreachable)
+    assert str(failure).startswith("ssh:lab-bash: nothing answered in")
+    for survivor in running("600"):  # sshd leaves it, as it does for any client that goes
+        os.kill(survivor, signal.SIGKILL)
 
 
 class _rc_file:

@@ -15,7 +15,8 @@ SIZE = 1 << 30
 
 PROGRAM = """
 import resource, sys
-from tests.hosts.conftest import connect
+from dflash.hosts.chain import parse_chain
+from dflash.hosts.reach import reach
 
 class Zeros:
     left = int(sys.argv[2])
@@ -24,7 +25,7 @@ class Zeros:
         self.left -= size
         return bytes(size)
 
-with connect(sys.argv[1]) as connection:
+with reach(parse_chain(sys.argv[1])) as connection:
     got = [0]
     def count(data):
         got[0] += len(data)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.lab.lxc import root_file_system
-from tests.lab.service import need, wait_until
+from tests.lab.service import alone, need, wait_until
 
 IMAGE, NAME = "dflash-lab:bookworm", "dflash-lab"
 
@@ -19,7 +19,7 @@ IMAGE, NAME = "dflash-lab:bookworm", "dflash-lab"
 def docker_container() -> Iterator[str]:
     """Start dockerd on a socket of its own, which DOCKER_HOST names, and a container; both are gone afterwards."""
     need(["dockerd", "docker"], ["docker.io"])
-    with tempfile.TemporaryDirectory(prefix="dflash-docker-") as name:
+    with alone(), tempfile.TemporaryDirectory(prefix="dflash-docker-") as name:
         folder = Path(name)
         socket = f"unix://{folder}/docker.sock"
         engine = _engine(folder, socket)

@@ -6,11 +6,12 @@ import contextlib
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.lab.service import CACHE, need
+from tests.lab.service import CACHE, alone, need
 
+MARK = "dflash-lab"
 PCT = """#!/bin/sh
 # What pct.pm does with `pct exec ID -- ARGV`: lxc-attach, the words untouched, no shell.
 [ "$1" = exec ] && [ "$3" = -- ] || exit 2
@@ -35,28 +36,45 @@ def root_file_system() -> Path:
 
 
 @contextlib.contextmanager
-def container(name: str) -> Iterator[str]:
-    """A running container `name` in the default place, gone afterwards."""
+def container(name: str, files: Mapping[Path, Path] | None = None) -> Iterator[str]:
+    """A running container `name` in the default place, gone afterwards. `files` of this machine appear in it too."""
     need(["lxc-start", "lxc-attach"], ["lxc"])
     place = Path("/var/lib/lxc") / name
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(alone())
+        if (place / MARK).exists():
+            _remove(name, place)  # a lab that was killed left it
+        assert not place.exists(), f"there is a container {name} that is not the lab's: {place}"
+        stack.callback(_remove, name, place)
         (place / "rootfs").mkdir(parents=True)
+        (place / MARK).touch()
         subprocess.run(["tar", "-xf", str(root_file_system()), "-C", str(place / "rootfs")], check=True)
+        entries = [
+            f"lxc.mount.entry = {file} {inside.relative_to('/')} none bind,create=file 0 0\n"
+            for inside, file in (files or {}).items()
+        ]
         (place / "config").write_text(
             "lxc.include = /usr/share/lxc/config/common.conf\n"
             f"lxc.uts.name = {name}\nlxc.rootfs.path = dir:{place}/rootfs\nlxc.net.0.type = empty\n"
-            "lxc.apparmor.profile = unconfined\nlxc.init.cmd = /usr/bin/sleep infinity\n"
+            "lxc.apparmor.profile = unconfined\nlxc.init.cmd = /usr/bin/sleep infinity\n" + "".join(entries)
         )
         subprocess.run(["lxc-start", "-n", name], check=True)
         yield name
-    finally:
-        subprocess.run(["lxc-stop", "-n", name, "-k"], check=False, capture_output=True)
-        subprocess.run(["rm", "-rf", "--one-file-system", str(place)], check=False)
+
+
+def _remove(name: str, place: Path) -> None:
+    subprocess.run(["lxc-stop", "-n", name, "-k"], check=False, capture_output=True)
+    subprocess.run(["rm", "-rf", "--one-file-system", str(place)], check=False)
 
 
 def install_pct(folder: Path) -> str:
     """Write the stand-in into `folder`; the PATH with it in front."""
-    program = folder / "pct"
-    program.write_text(PCT)
+    return install(folder, "pct", PCT)
+
+
+def install(folder: Path, name: str, script: str) -> str:
+    """Write a program into `folder`; the PATH with it in front."""
+    program = folder / name
+    program.write_text(script)
     program.chmod(0o755)
     return f"{folder}{os.pathsep}{os.environ['PATH']}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,31 @@ def need(programs: Sequence[str], packages: Sequence[str]) -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
+
+
+class _Lab:
+    """The lab's users and containers have fixed names: one process at a time has them, others wait."""
+
+    def __init__(self) -> None:
+        self._users, self._file = 0, -1
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the lab; a process that holds it already goes on at once."""
+        if not self._users:
+            CACHE.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(CACHE / "lab.lock", os.O_WRONLY | os.O_CREAT, 0o644)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                os.close(self._file)
+
+
+alone = _Lab().alone
 
 
 def free_port() -> int:

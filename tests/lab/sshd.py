@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab.service import free_port, need, wait_until
+from tests.lab.network import Link
+from tests.lab.service import alone, free_port, need, wait_until
 
 SHELLS = ("dash", "bash", "tcsh", "fish")
 
@@ -25,6 +26,7 @@ class Sshd:
     port: int
     home: Path
     pid: int
+    key: Path
 
     @property
     def known_hosts(self) -> Path:
@@ -40,7 +42,7 @@ def sshd() -> Iterator[Sshd]:
     """Start sshd, and make users whose home is in its folder; all are gone afterwards."""
     need(["sshd", "ssh", "tcsh", "fish", "sudo"], ["openssh-server", "openssh-client", "tcsh", "fish", "sudo"])
     # Not pytest's folder: the users must be able to enter it.
-    with tempfile.TemporaryDirectory(prefix="dflash-lab-") as name:
+    with alone(), tempfile.TemporaryDirectory(prefix="dflash-lab-") as name:
         Path(name).chmod(0o755)
         with _running(Path(name)) as server:
             yield server
@@ -67,16 +69,42 @@ def _running(folder: Path) -> Iterator[Sshd]:
         sudoers.write_text(f"{users} ALL=(ALL) NOPASSWD: ALL\n")
         sudoers.chmod(0o440)
         stack.callback(sudoers.unlink, missing_ok=True)
-        process = subprocess.Popen(
-            [shutil.which("sshd") or "sshd", "-f", str(configuration), "-D", "-E", str(folder / "log")]
-        )
+        process = subprocess.Popen([_program(), "-f", str(configuration), "-D", "-E", str(folder / "log")])
         stack.callback(_end, process)
-        wait_until(lambda: _answers(port), "sshd")
-        yield Sshd(port, _home(folder, port), process.pid)
+        wait_until(lambda: _answers("127.0.0.1", port), "sshd")
+        yield Sshd(port, _home(folder, port), process.pid, folder / "user")
 
 
-def _answers(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+@contextlib.contextmanager
+def sshd_behind(way: Link, server: Sshd) -> Iterator[None]:
+    """Another sshd with the same keys at this end of a link. ssh_config knows it as `lab-far`, and the lab's own sshd,
+    which a caller at the other end reaches only from there, as `lab-inner`."""
+    folder = server.key.parent
+    configuration, port = folder / "sshd_config_far", free_port()
+    text = (folder / "sshd_config").read_text().replace(f"Port {server.port}", f"Port {port}")
+    configuration.write_text(text.replace("ListenAddress 127.0.0.1", f"ListenAddress {way.address}"))
+    config = server.home / ".ssh" / "config"
+    before, login = config.read_text(), f"User root\n  IdentityFile {server.key}\n"
+    config.write_text(
+        f"{before}Host lab-far\n  HostName {way.address}\n  Port {port}\n  {login}"
+        f"Host lab-inner\n  HostName 127.0.0.1\n  Port {server.port}\n  ProxyJump lab-far\n  {login}"
+    )
+    process = subprocess.Popen([_program(), "-f", str(configuration), "-D", "-E", str(folder / "log-far")])
+    try:
+        wait_until(lambda: _answers(way.address, port), "the far sshd")
+        yield
+    finally:
+        _end(process)
+        config.write_text(before)
+
+
+def _program() -> str:
+    """sshd wants to be called by its whole path."""
+    return shutil.which("sshd") or "sshd"
+
+
+def _answers(address: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((address, port), 1):
         return True
     return False
 
