@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
 
-from dflash import cli, cli_hosts
+from dflash import cli, cli_environments, cli_hosts
 
 LOCAL = "pipelines/local.yaml"
 HELP = {
@@ -28,6 +29,19 @@ HELP = {
     "cwd": "The folder to run in, there.",
     "why": "Give every reason, not only the first.",
     "nightly": "Run the slow tests too.",
+    "name": "The environment's name, a folder below envs/.",
+    "upgrade": "Let this package move to a newer version; may be given many times.",
+    "check": "Change nothing; say whether the lock is stale, and which input has changed.",
+    "wheels": "A folder of wheels, which then is the only source.",
+    "again": "Make one more from the same lock, to replace a damaged one.",
+    "generation": "A generation's id, or its beginning (default: the newest of the lock).",
+    "for_run": "The run that needs it.",
+    "quick": "Compare sizes, times and RECORDs only.",
+    "cached": "Hash only what has changed since it was hashed last.",
+    "a": "NAME (what is declared), NAME@HOST (what is in use there), or a run's id.",
+    "b": "The other side.",
+    "all": "Show what is the same, too.",
+    "to": "The folder to fill (default: wheelhouse/NAME).",
 }
 
 
@@ -96,7 +110,7 @@ def execute(
     env: Sequence[str] | None = None,
     cwd: str = "",
 ) -> None:
-    """Run a command on a host, byte for byte: exec --host H -- ARGV."""
+    """Run a command on a host: exec --host H -- ARGV."""
     start = cli_hosts.detach if detach else cli_hosts.run
     start(host=host, script=script, env=env or (), cwd=cwd)
 
@@ -125,21 +139,21 @@ def stop(context: Context, job: str, host: str, grace: float = 10.0) -> None:
 @task(positional=["source", "place"], auto_shortflags=False, help=helped("host", "source", "place"))
 @cli.verb
 def put(context: Context, source: str, place: str, host: str) -> None:
-    """Copy a file or folder to a host: put SOURCE PLACE --host H."""
+    """Copy to a host: put SOURCE PLACE --host H."""
     cli_hosts.put(host=host, source=source, place=place)
 
 
 @task(positional=["place", "target"], auto_shortflags=False, help=helped("host", "place", "target"))
 @cli.verb
 def get(context: Context, place: str, target: str, host: str) -> None:
-    """Copy a file or folder from a host: get PLACE TARGET --host H."""
+    """Copy from a host: get PLACE TARGET --host H."""
     cli_hosts.get(host=host, place=place, target=target)
 
 
 @task(auto_shortflags=False, help=helped("host", "json"))
 @cli.verb
 def ping(context: Context, host: str, json: bool = False) -> None:
-    """Show each layer on the way to a host, and how fast it answers."""
+    """Show each layer on the way to a host, and its latency."""
     cli_hosts.ping(host=host, as_json=json)
 
 
@@ -153,7 +167,7 @@ def bench(context: Context, room: str, json: bool = False) -> None:
 @task(name="test", auto_shortflags=False, help=helped("nightly"))
 @cli.verb
 def lint_and_tests(context: Context, nightly: bool = False) -> None:
-    """Lint and types, then the tests; stop at the first that fails."""
+    """Lint and types, then the tests."""
     cli.test(nightly=nightly)
 
 
@@ -162,3 +176,97 @@ def lint_and_tests(context: Context, nightly: bool = False) -> None:
 def lint(context: Context) -> None:
     """Lint and types only."""
     cli.lint()
+
+
+@task(
+    name="lock",
+    positional=["name"],
+    iterable=["upgrade"],
+    auto_shortflags=False,
+    help=helped("name", "upgrade", "check", "json"),
+)
+@cli.verb
+def env_lock(
+    context: Context, name: str, upgrade: Sequence[str] | None = None, check: bool = False, json: bool = False
+) -> None:
+    """Make an environment's lock again: env.lock NAME."""
+    cli_environments.lock(name=name, upgrade=upgrade or (), check=check, as_json=json)
+
+
+@task(name="create", positional=["name"], auto_shortflags=False, help=helped("name", "host", "wheels", "again", "json"))
+@cli.verb
+def env_create(
+    context: Context, name: str, host: str = "local", wheels: str = "", again: bool = False, json: bool = False
+) -> None:
+    """Make an environment on a host: env.create NAME --host H."""
+    cli_environments.create(name=name, host=host, wheels=wheels, again=again, as_json=json)
+
+
+@task(name="use", positional=["name"], auto_shortflags=False, help=helped("name", "generation", "host"))
+@cli.verb
+def env_use(context: Context, name: str, generation: str = "", host: str = "local") -> None:
+    """Switch a host to a generation: env.use NAME."""
+    cli_environments.use(name=name, wanted=generation, host=host)
+
+
+@task(name="rollback", positional=["name"], auto_shortflags=False, help=helped("name", "host"))
+@cli.verb
+def env_rollback(context: Context, name: str, host: str = "local") -> None:
+    """Switch back to the one used before: env.rollback NAME."""
+    cli_environments.rollback(name=name, host=host)
+
+
+@task(name="list", auto_shortflags=False, help=helped("host", "json"))
+@cli.verb
+def env_list(context: Context, host: str = "local", json: bool = False) -> None:
+    """List the generations on a host."""
+    cli_environments.listed(host=host, as_json=json)
+
+
+@task(name="gc", positional=["name"], auto_shortflags=False, help=helped("name", "host", "json"))
+@cli.verb
+def env_gc(context: Context, name: str, host: str = "local", json: bool = False) -> None:
+    """Remove generations that nobody needs: env.gc NAME."""
+    cli_environments.gc(name=name, host=host, as_json=json)
+
+
+@task(name="pin", positional=["name"], auto_shortflags=False, help=helped("name", "generation", "for_run", "host"))
+@cli.verb
+def env_pin(context: Context, name: str, for_run: str, generation: str = "", host: str = "local") -> None:
+    """Keep a generation for a run, or, without one, let go of it."""
+    cli_environments.pin(name=name, wanted=generation, run=for_run, host=host)
+
+
+@task(name="verify", positional=[], auto_shortflags=False, help=helped("name", "host", "quick", "cached", "json"))
+@cli.verb
+def env_verify(
+    context: Context, name: str = "", host: str = "local", quick: bool = False, cached: bool = False, json: bool = False
+) -> None:
+    """Compare every file that a host uses with its lock."""
+    mode = cli_environments.mode_of(quick, cached)
+    cli_environments.verify(name=name, host=host, mode=mode, as_json=json)
+
+
+@task(name="diff", positional=["a", "b"], auto_shortflags=False, help=helped("a", "b", "root", "all", "json"))
+@cli.verb
+def env_diff(context: Context, a: str, b: str, root: str = "", all: bool = False, json: bool = False) -> None:
+    """Compare environments, hosts or runs: env.diff A B."""
+    cli_environments.diff(a=a, b=b, root=root, everything=all, as_json=json)
+
+
+@task(name="wheelhouse", positional=["name"], auto_shortflags=False, help=helped("name", "to", "json"))
+@cli.verb
+def env_wheelhouse(context: Context, name: str, to: str = "", json: bool = False) -> None:
+    """Fetch a lock's wheels, and prove that they suffice."""
+    cli_environments.wheelhouse(name=name, to=to, as_json=json)
+
+
+namespace = Collection(
+    *(train, plan, check, show, runs, execute, jobs, follow, stop, put, get, ping, bench, lint_and_tests, lint)
+)
+namespace.add_collection(
+    Collection(
+        "env",
+        *(env_lock, env_create, env_use, env_rollback, env_list, env_gc, env_pin, env_verify, env_diff, env_wheelhouse),
+    )
+)

@@ -126,7 +126,7 @@ def train(*, pipeline: str, host: str, root: str, overrides: Sequence[str], as_j
     from dflash.pipeline.show import show_record
     from dflash.pipeline.view import view_for
 
-    folder = _root(root)
+    folder = root_of(root)
     outcome = execute(_plan(pipeline, host, folder, overrides), folder, view_for(sys.stderr))
     if as_json:
         print_json(outcome.record)
@@ -143,7 +143,7 @@ def plan(*, pipeline: str, host: str, root: str, overrides: Sequence[str], why: 
     """Say what a run would do."""
     from dflash.pipeline.show import show_plan
 
-    made = _plan(pipeline, host, _root(root), overrides)
+    made = _plan(pipeline, host, root_of(root), overrides)
     if as_json:
         print_json(made.as_json())
     else:
@@ -163,7 +163,7 @@ def check(*, pipeline: str, root: str, as_json: bool) -> None:
     configs = [step.config for step in loaded.steps if step.kind.name == "check"]
     if not configs:
         raise UsageError("the pipeline has no step that uses check", where=loaded.file)
-    result = provision.check(configs[0], _root(root), Silent())
+    result = provision.check(configs[0], root_of(root), Silent())
     if as_json:
         print_json(result)
     else:
@@ -176,11 +176,11 @@ def show(*, run: str, root: str, as_json: bool) -> None:
     from dflash.pipeline.record import load_record
     from dflash.pipeline.show import show_record
 
-    record = load_record(_root(root), run or None)
+    record = load_record(root_of(root), run or None)
     if as_json:
         print_json(record)
     else:
-        show_record(record, str(_root(root) / "runs" / record["id"]))
+        show_record(record, str(root_of(root) / "runs" / record["id"]))
 
 
 def runs(*, root: str, as_json: bool) -> None:
@@ -188,7 +188,7 @@ def runs(*, root: str, as_json: bool) -> None:
     from dflash.pipeline.record import listed
     from dflash.pipeline.show import show_runs
 
-    records = listed(_root(root))
+    records = listed(root_of(root))
     if as_json:
         print_json({"runs": records})
     else:
@@ -239,7 +239,8 @@ def _pipeline_file(given: str) -> Path:
     return path if path.exists() or not (HOME / path).exists() else HOME / path
 
 
-def _root(given: str) -> Path:
+def root_of(given: str) -> Path:
+    """The folder that holds work/ and runs/."""
     root = Path(given).expanduser().resolve() if given else HOME
     if root.exists() and not root.is_dir():
         raise UsageError("this is not a folder", where=f"--root {given}", cure="name a folder; a new one is made")

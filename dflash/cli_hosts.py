@@ -40,7 +40,7 @@ def run(*, host: str, script: str, env: Sequence[str], cwd: str) -> None:
     hosts = hosts_of(host)
     if len(hosts) == 1:
         sys.exit(execute(hosts[0], command))
-    for each, result in _everywhere(hosts, _connected(lambda _, there: there.execute(command)), _ending):
+    for each, result in everywhere(hosts, connected(lambda _, there: there.execute(command)), _ending):
         _copy(each.name, result.stdout, sys.stdout.buffer)
         _copy(each.name, result.stderr, sys.stderr.buffer)
 
@@ -59,7 +59,7 @@ def ping(*, host: str, as_json: bool) -> None:
                 print(f"{layer.layer}: {times}, python {layer.python} on {layer.host}", flush=True)
 
     try:
-        list(_everywhere(hosts_of(host), one))
+        list(everywhere(hosts_of(host), one))
     finally:
         if as_json:
             print_json({"layers": found})
@@ -72,7 +72,7 @@ def detach(*, host: str, script: str, env: Sequence[str], cwd: str) -> None:
     command = _command(script, env, cwd)
 
     hosts = hosts_of(host)
-    for each, job in _everywhere(hosts, _connected(lambda each, there: jobs.start(there, each, command))):
+    for each, job in everywhere(hosts, connected(lambda each, there: jobs.start(there, each, command))):
         print(job if len(hosts) == 1 else f"{each.name}  {job}")
 
 
@@ -81,7 +81,7 @@ def list_jobs(*, host: str, as_json: bool) -> None:
     from dflash.hosts import jobs
 
     found: list[tuple[Host, Job]] = []
-    for each, its in _everywhere(hosts_of(host), _connected(lambda each, there: jobs.list_jobs(there, each))):
+    for each, its in everywhere(hosts_of(host), connected(lambda each, there: jobs.list_jobs(there, each))):
         found += [(each, job) for job in its]
     if as_json:
         print_json({"jobs": [{"host": each.name, **job.to_json()} for each, job in found]})
@@ -118,8 +118,8 @@ def put(*, host: str, source: str, place: str) -> None:
     hosts = hosts_of(host)
     with _bars() as bar:
         bars = {each.name: bar(each.name) for each in hosts}
-        copy = _connected(lambda each, there: files.put(there, Path(source), place, bars[each.name]))
-        for each, copied in _everywhere(hosts, copy):
+        copy = connected(lambda each, there: files.put(there, Path(source), place, bars[each.name]))
+        for each, copied in everywhere(hosts, copy):
             _say_copied(f"{source} -> {each.name}:{place}", copied)
 
 
@@ -147,7 +147,7 @@ def bench(*, room: str, as_json: bool) -> None:
         print(f"{name:24} {value:g}")
 
 
-def _connected(body: Callable[[Host, Connection], T]) -> Callable[[Host], T]:
+def connected(body: Callable[[Host, Connection], T]) -> Callable[[Host], T]:
     """`body` with an open connection to its host."""
     from dflash.hosts.reach import reach
 
@@ -158,7 +158,7 @@ def _connected(body: Callable[[Host, Connection], T]) -> Callable[[Host], T]:
     return opened
 
 
-def _everywhere(
+def everywhere(
     hosts: Sequence[Host], body: Callable[[Host], T], ending: Callable[[T], str] = lambda value: "ok"
 ) -> Iterator[tuple[Host, T]]:
     """What `body` gave for each host. The failure of a single host is raised. Of several, all at once, those that

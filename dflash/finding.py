@@ -11,12 +11,17 @@ Severity = Literal["ok", "warn", "block"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One subject: what was `found`, whether work may go on, and what to do (`cure`) when it may not."""
+    """One subject: what was `found`, whether work may go on, and what to do (`cure`) when it may not.
+
+    `name` says which kind of finding it is, for programs; `cause` how such a thing comes about.
+    """
 
     severity: Severity
     subject: str
     found: str
     cure: str = ""
+    name: str = ""
+    cause: str = ""
 
     def to_json(self) -> dict[str, str]:
         return asdict(self)

@@ -17,7 +17,7 @@ SHARED = {"errors", "progress", "finding", "atomic", "document", "validation"}
 
 MAY_USE = {
     "hosts": set(),
-    "environments": set(),
+    "environments": {"hosts"},
     "provision": {"environments"},
     "compilation": set(),
     "model": {"compilation"},
@@ -145,9 +145,16 @@ def test_the_handshake_pastes_only_a_nonce_of_hexadecimal_digits():
     assert 'nonce = f"dflash-{secrets.token_hex(8)}"' in source
 
 
-@pytest.mark.parametrize("name", ["agent", "keeper", "transfer"])
+FAR = [f"hosts/{name}" for name in ("agent", "keeper", "transfer")]
+FAR += [
+    f"environments/{name}"
+    for name in ("bootstrap", "far", "generations", "installed", "making", "snapshot", "surroundings")
+]
+
+
+@pytest.mark.parametrize("name", FAR)
 def test_what_is_sent_to_the_far_end_is_python_3_8(name: str):
-    ast.parse((PACKAGE / "hosts" / f"{name}.py").read_text(), feature_version=(3, 8))
+    ast.parse((PACKAGE / f"{name}.py").read_text(), feature_version=(3, 8))
 
 
 AGENT = "dflash/hosts/agent.py"

@@ -55,7 +55,10 @@ def at(pipeline: Path) -> Sequence[str]:
 def test_the_list_fits_a_terminal_and_every_verb_and_option_has_help():
     listed = inv("--list").stdout
     verbs = [line.split()[0] for line in listed.splitlines() if line.startswith("  ")]
-    assert " ".join(verbs) == "bench check exec follow get jobs lint ping plan put runs show stop test train"
+    assert " ".join(verbs) == (
+        "bench check exec follow get jobs lint ping plan put runs show stop test train "
+        "env.create env.diff env.gc env.list env.lock env.pin env.rollback env.use env.verify env.wheelhouse"
+    )
     for verb in verbs:
         said = inv("--help", verb).stdout
         options = [line for line in said.splitlines() if line.startswith("  --")]

@@ -16,11 +16,13 @@ def make_wheel(
     files: dict[str, bytes] | None = None,
     *,
     executables: tuple[str, ...] = (),
+    requires: tuple[str, ...] = (),
 ) -> Path:
     """A wheel of `files` (default: one module called `name`), in `folder`."""
     info = f"{name}-{version}.dist-info"
     contents = dict(files or {f"{name}/__init__.py": f"version = {version!r}\n".encode()})
-    contents[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+    needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
+    contents[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}".encode()
     contents[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     record = "".join(f"{path},{_record_hash(data)},{len(data)}\n" for path, data in contents.items())
     contents[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()

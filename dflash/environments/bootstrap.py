@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 
-if sys.version_info < (3, 11):  # noqa: UP036  # an old interpreter should get this far, and no further
+if __name__ == "__main__" and sys.version_info < (3, 11):  # an old interpreter gets this far only
     sys.stdout.write("Python {}.{} is too old\n".format(*sys.version_info[:2]))
     raise SystemExit(3)
 

@@ -1,4 +1,8 @@
-"""What is installed in a virtual environment: its distributions, what each claims, and the files on disk."""
+"""What is installed in an environment: its distributions, what each claims, and the files on disk.
+
+Sent to the far end of a chain, where it runs as a program: standard library, Python 3.8+. It imports nothing of what
+it reads.
+"""
 
 from __future__ import annotations
 
@@ -11,62 +15,18 @@ import json
 import os
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from packaging.utils import canonicalize_name
+from dflash.environments.snapshot import Claim, Distribution, Mode, OnDisk, Record, Snapshot, packed, unpacked
 
-Mode = Literal["full", "cached", "quick"]
-"""How files are compared: hash all; hash those whose stat changed since they were hashed; sizes only."""
-
+RECORD = "dflash-record.json"
+"""Every file of a generation, written last of all when it was made: a generation without it is half-made."""
 MEMORY = "dflash-verified.json"
-_READERS = 4
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One line of a RECORD: SHA-256 (hex) and size, where it gives them."""
-
-    sha256: str | None
-    size: int | None
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """One installed distribution. `claims` and `folder` are paths relative to the environment's root."""
-
-    name: str
-    version: str
-    folder: str
-    claims: Mapping[str, Claim]
-    record_sha256: str
-
-
-@dataclass(frozen=True)
-class OnDisk:
-    """One file as it is. `sha256` is None when its content was not looked at."""
-
-    size: int
-    sha256: str | None
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """An environment as read: everything `verify.judge` looks at.
-
-    `made_with` is the SHA-256 of each RECORD when the environment was made, `stamp` what it was made from;
-    both are None when `./inv` did not make it.
-    """
-
-    distributions: tuple[Distribution, ...]
-    files: Mapping[str, OnDisk]
-    made_with: Mapping[str, str] | None
-    stamp: Mapping[str, str] | None
-    mode: Mode
-    hashed: int
+PIECE = 1 << 20
+OURS = frozenset({RECORD, MEMORY, "dflash-stamp", "dflash-records", ".lock", ".gitignore", "CACHEDIR.TAG"})
 
 
 def parse_record(text: str, site: str) -> dict[str, Claim]:
@@ -85,14 +45,36 @@ def parse_record(text: str, site: str) -> dict[str, Claim]:
 
 def parse_metadata(text: str) -> tuple[str, str]:
     """Name and version from METADATA's head; empty where a line is missing."""
-    head = text.split("\n\n", 1)[0]
-    found = {key: value.strip() for key, value in re.findall(r"^(Name|Version):(.*)$", head, re.MULTILINE)}
+    found = {key: value.strip() for key, value in re.findall(r"^(Name|Version):(.*)$", _head(text), re.MULTILINE)}
     return found.get("Name", ""), found.get("Version", "")
+
+
+def parse_requires(text: str) -> tuple[str, ...]:
+    """The requirements of a METADATA."""
+    return tuple(each.strip() for each in re.findall(r"^Requires-Dist:(.*)$", _head(text), re.MULTILINE))
+
+
+def _head(metadata: str) -> str:
+    return metadata.split("\n\n", 1)[0]
+
+
+def parse_settings(text: str) -> dict[str, str]:
+    """pyvenv.cfg: `key = value` lines."""
+    return {
+        key.strip(): value.strip()
+        for key, equals, value in (line.partition("=") for line in text.splitlines())
+        if equals
+    }
 
 
 def parse_stamp(text: str) -> dict[str, str]:
     """`key value` lines, as bootstrap.py writes them."""
     return {key: value for key, _, value in (line.partition(" ") for line in text.splitlines()) if key}
+
+
+def normalised(name: str) -> str:
+    """A distribution's name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def site_folders(prefix: Path) -> list[str]:
@@ -102,45 +84,87 @@ def site_folders(prefix: Path) -> list[str]:
 
 
 def read(prefix: Path, mode: Mode = "cached") -> Snapshot:
-    """Read the virtual environment at `prefix`. A file that vanishes meanwhile counts as missing.
+    """Read the environment at `prefix`. A file that vanishes meanwhile counts as missing.
 
     With `cached`, what was hashed is remembered in the environment's root beside size, inode, mtime and ctime
     (which no program can set back), so an unchanged file is hashed once.
     """
-    distributions: list[Distribution] = []
-    stats: dict[str, os.stat_result] = {}
-    for site in site_folders(prefix):
-        stats.update(_walk(prefix, site))
-        distributions += _distributions(prefix, site, stats)
-    claims = {path: claim for each in distributions for path, claim in each.claims.items()}
-    for path in claims.keys() - stats.keys():  # scripts and data outside site-packages
-        with contextlib.suppress(OSError):
-            stats[path] = os.stat(prefix / path)
+    record = read_record(prefix)
+    distributions, stats = _listed(prefix, everything=record is not None)
+    wanted = {path for each in distributions for path, claim in each.claims.items() if claim.sha256}
+    wanted |= set(record.files) if record else set()
     known = _recall(prefix) if mode == "cached" else {}
     digests: dict[str, str | None] = {}
     unknown = []
-    for path, claim in claims.items():
-        if claim.sha256 and path in stats and mode != "quick":
-            remembered = known.get(path)
-            if remembered and remembered[0] == _signature(stats[path]):
-                digests[path] = remembered[1]
-            else:
-                unknown.append(path)
-    with ThreadPoolExecutor(_READERS) as pool:  # hashing and reading both let the interpreter's lock go
-        digests.update(zip(unknown, pool.map(lambda path: _digest(prefix / path), unknown), strict=True))
+    for path in wanted & stats.keys() if mode != "quick" else ():
+        remembered = known.get(path)
+        if remembered and remembered[0] == _signature(stats[path]):
+            digests[path] = remembered[1]
+        else:
+            unknown.append(path)
+    if mode == "quick" and record:  # RECORDs are few, and say what the rest should be
+        unknown = [path for path in record.files if path.endswith(".dist-info/RECORD") and path in stats]
+    # The largest first, so that no thread begins a gigabyte when the others are done. Hashing and reading both let the
+    # interpreter's lock go.
+    unknown.sort(key=lambda path: -stats[path].st_size)
+    with ThreadPoolExecutor(os.cpu_count() or 4) as pool:
+        digests.update(zip(unknown, pool.map(lambda path: _digest(prefix / path), unknown)))  # noqa: B905 - not in 3.8
     if mode == "cached" and unknown:
         _remember(prefix, {path: (_signature(stats[path]), digest) for path, digest in digests.items() if digest})
-    files = {path: OnDisk(stat.st_size, digests.get(path)) for path, stat in stats.items()}
-    made_with = _text(prefix / "dflash-records")
-    stamp = _text(prefix / "dflash-stamp")
+    made_with, stamp = _text(prefix / "dflash-records"), _text(prefix / "dflash-stamp")
     return Snapshot(
         distributions=tuple(distributions),
-        files=files,
+        files={path: OnDisk(stat.st_size, digests.get(path), stat.st_mtime_ns) for path, stat in stats.items()},
         made_with=None if made_with is None else _records(made_with.splitlines()),
         stamp=None if stamp is None else parse_stamp(stamp),
         mode=mode,
         hashed=len(unknown),
+        hashed_bytes=sum(stats[path].st_size for path in unknown),
+        record=record,
+        settings=parse_settings(_text(prefix / "pyvenv.cfg") or ""),
     )
+
+
+def write_record(prefix: Path, lock: str, python: str, now: float) -> None:
+    """Write down what has just been made at `prefix`, from what the wheels claim; only what none claims is hashed."""
+    distributions, stats = _listed(prefix, everything=True)
+    claimed = {path: claim.sha256 for each in distributions for path, claim in each.claims.items() if claim.sha256}
+    owners = Counter(path for each in distributions for path in each.claims)
+    files = {}
+    for path, stat in stats.items():
+        digest = claimed.get(path) if owners[path] == 1 else None
+        files[path] = OnDisk(stat.st_size, digest or _digest(prefix / path), stat.st_mtime_ns)
+    plain = {"lock": lock, "python": python, "made": now, "files": packed(files)}
+    draft = prefix / (RECORD + ".new")
+    with draft.open("w") as file:
+        json.dump(plain, file, separators=(",", ":"))
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(prefix / RECORD)
+
+
+def read_record(prefix: Path) -> Record | None:
+    """What was written down when the environment at `prefix` was made; None when it was not, or was damaged since."""
+    try:
+        plain = json.loads((prefix / RECORD).read_bytes())
+        return Record(plain["lock"], plain["python"], plain["made"], unpacked(plain["files"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _listed(prefix: Path, *, everything: bool) -> tuple[list[Distribution], dict[str, os.stat_result]]:
+    """The distributions, and the stat of every file that is looked at."""
+    distributions: list[Distribution] = []
+    stats: dict[str, os.stat_result] = _walk(prefix, "") if everything else {}
+    for site in site_folders(prefix):
+        if not everything:
+            stats.update(_walk(prefix, site))
+        distributions += _distributions(prefix, site, stats)
+    for each in distributions:
+        for path in each.claims.keys() - stats.keys():  # scripts and data outside site-packages
+            with contextlib.suppress(OSError):
+                stats[path] = os.stat(prefix / path)
+    return distributions, stats
 
 
 def _walk(prefix: Path, folder: str) -> dict[str, os.stat_result]:
@@ -150,22 +174,27 @@ def _walk(prefix: Path, folder: str) -> dict[str, os.stat_result]:
         inside = waiting.pop()
         with contextlib.suppress(OSError), os.scandir(prefix / inside) as entries:
             for entry in entries:
+                path = f"{inside}/{entry.name}" if inside else entry.name
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name != "__pycache__":  # bytecode comes and goes
-                        waiting.append(f"{inside}/{entry.name}")
-                elif not entry.name.endswith(".pyc"):
+                        waiting.append(path)
+                elif (
+                    not entry.name.endswith(".pyc") and path not in OURS and not (entry.is_symlink() and entry.is_dir())
+                ):
                     with contextlib.suppress(OSError):
-                        found[f"{inside}/{entry.name}"] = entry.stat()
+                        found[path] = entry.stat()
     return found
 
 
 def _distributions(prefix: Path, site: str, stats: Iterable[str]) -> list[Distribution]:
     found = []
-    folders = {path.rsplit("/", 1)[0] for path in stats if path.count("/") == site.count("/") + 2}
+    inside = (path for path in stats if path.startswith(site + "/"))
+    folders = {path.rsplit("/", 1)[0] for path in inside if path.count("/") == site.count("/") + 2}
     for folder in sorted(each for each in folders if each.endswith(".dist-info")):
-        name, version = parse_metadata(_text(prefix / folder / "METADATA") or "")
+        metadata = _text(prefix / folder / "METADATA") or ""
+        name, version = parse_metadata(metadata)
         if not name:  # a folder left behind: its own name tells
-            name, _, version = posixpath.basename(folder).removesuffix(".dist-info").partition("-")
+            name, _, version = posixpath.basename(folder)[: -len(".dist-info")].partition("-")
         record = _text(prefix / folder / "RECORD") or ""
         claims = {
             path: claim
@@ -173,7 +202,7 @@ def _distributions(prefix: Path, site: str, stats: Iterable[str]) -> list[Distri
             if not path.endswith(".pyc") and "/__pycache__/" not in path
         }
         digest = hashlib.sha256(record.encode()).hexdigest()
-        found.append(Distribution(canonicalize_name(name), version, folder, claims, digest))
+        found.append(Distribution(normalised(name), version, folder, claims, digest, parse_requires(metadata)))
     return found
 
 
@@ -189,9 +218,16 @@ def _text(path: Path) -> str | None:
 
 
 def _digest(path: Path) -> str | None:
+    state = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        with path.open("rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size <= PIECE:
+                return hashlib.sha256(file.readall()).hexdigest()
+            while True:
+                piece = file.read(PIECE)
+                if not piece:
+                    return state.hexdigest()
+                state.update(piece)
     except OSError:
         return None
 
@@ -214,4 +250,5 @@ def _remember(prefix: Path, digests: Mapping[str, tuple[list[int], str]]) -> Non
         beside.write_text(json.dumps(digests, separators=(",", ":")))
         beside.replace(prefix / MEMORY)
     except OSError:  # a read-only environment is verified all the same
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()

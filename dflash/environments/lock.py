@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.markers import default_environment
@@ -14,8 +14,9 @@ from packaging.utils import canonicalize_name
 
 from dflash.errors import ConfigError, storage_error
 
+MADE_FROM = "# made from "
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
-_CURE = "make the lock again from requirements.in (CONTRIBUTING.md has the command)"
+_CURE = "make the lock again: ./inv env.lock NAME"
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,14 @@ class Locked:
 
 @dataclass(frozen=True)
 class Lock:
-    """A whole lock. `id` is the SHA-256 of its text: environments with one id are made of the same files."""
+    """A whole lock. `id` is the SHA-256 of its text: environments with one id are made of the same files.
+
+    `made_from` is what its header says it was resolved from, by name.
+    """
 
     id: str
     entries: tuple[Locked, ...]
+    made_from: Mapping[str, str] = field(default_factory=dict)
 
     def here(self, environment: Mapping[str, str] | None = None) -> dict[str, Locked]:
         """What should be installed under these PEP 508 variables (default: this interpreter's), by name."""
@@ -70,6 +75,7 @@ def parse_lock(raw: bytes, file: str | Path) -> Lock:
     except UnicodeDecodeError:
         raise ConfigError("not UTF-8", file=file, cure=_CURE) from None
     entries: list[Locked] = []
+    made_from: dict[str, str] = {}
     at = 0
     while at < len(lines):
         start = at
@@ -78,11 +84,14 @@ def parse_lock(raw: bytes, file: str | Path) -> Lock:
             at += 1
             text = text[:-1] + lines[at]
         at += 1
+        if text.startswith(MADE_FROM):
+            name, _, value = text.removeprefix(MADE_FROM).partition(": ")
+            made_from[name] = value
         if text.strip() and not text.lstrip().startswith("#"):
             entries.append(_entry(text, file, start + 1))
     if not entries:
         raise ConfigError("no package is locked in it", file=file, cure=_CURE)
-    return Lock(lock_id(raw), tuple(entries))
+    return Lock(lock_id(raw), tuple(entries), made_from)
 
 
 def _entry(text: str, file: str | Path, line: int) -> Locked:

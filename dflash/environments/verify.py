@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,8 +9,12 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from dflash.environments.installed import Claim, Distribution, Mode, OnDisk, Snapshot, read
+from dflash.environments.cuda import in_namespace, judge_cuda
+from dflash.environments.installed import read
 from dflash.environments.lock import Lock, Locked, read_lock
+from dflash.environments.problems import problem
+from dflash.environments.shadows import listing, shadows, top_levels
+from dflash.environments.snapshot import Claim, Distribution, Mode, OnDisk, Snapshot
 from dflash.environments.spec import EnvironmentSpec, read_spec
 from dflash.finding import Finding
 
@@ -31,30 +34,36 @@ def verify(environment: Path, prefix: Path | None = None, *, mode: Mode = "cache
     snapshot = read(place, mode)
     findings = judge(lock, spec, snapshot)
     if prefix is None:
-        names = _top_levels(snapshot.distributions)
-        findings += shadows(sys.path, place, names, _listing(sys.path))
+        findings += shadows(sys.path, place, top_levels(snapshot.distributions), listing(sys.path))
     return findings
 
 
 def judge(
-    lock: Lock, spec: EnvironmentSpec, snapshot: Snapshot, variables: Mapping[str, str] | None = None
+    lock: Lock,
+    spec: EnvironmentSpec,
+    snapshot: Snapshot,
+    variables: Mapping[str, str] | None = None,
+    remake: str = REMAKE,
 ) -> list[Finding]:
     """Every difference between the lock and what is installed, one finding a distribution, worst first.
 
-    `variables` are PEP 508 marker variables (default: this interpreter's).
+    `variables` are PEP 508 marker variables (default: this interpreter's); `remake` is what to do about a difference.
     """
     wanted = lock.here(variables)
     by_name: dict[str, list[Distribution]] = defaultdict(list)
     for each in snapshot.distributions:
         if each.name in wanted or each.name not in BROUGHT_BY_VENV:
             by_name[each.name].append(each)
+    here = [each for group in by_name.values() for each in group]
     problems = [
-        *_names_and_versions(wanted, by_name),
-        *_torch(spec, wanted, by_name),
-        *_contents(snapshot, [each for group in by_name.values() for each in group]),
-        *_two_owners(snapshot),
-        *_unowned(snapshot),
-        *_origin(lock, snapshot, wanted),
+        *judge_cuda(spec, snapshot, remake),
+        *_names_and_versions(wanted, by_name, remake),
+        *_torch(spec, wanted, by_name, remake),
+        *_contents(snapshot, here, spec.allowed_conflicts, remake),
+        *_two_owners(snapshot, spec.allowed_conflicts, remake),
+        *_unowned(snapshot, remake),
+        *_against_record(snapshot, remake),
+        *_origin(lock, snapshot, wanted, remake),
     ]
     if any(each.severity == "block" for each in problems):
         return problems
@@ -67,70 +76,57 @@ def judge(
     return [Finding("ok", "installed files", f"{len(wanted)} packages, {files:,} files: {looked}"), *problems]
 
 
-def shadows(
-    path: Sequence[str], prefix: Path, names: Iterable[str], listing: Mapping[str, Iterable[str]]
-) -> list[Finding]:
-    """Packages that an earlier entry of `path` hides (PYTHONPATH, a user site, a stray file).
-
-    `names` are importable top-level names, `listing` the file names in each entry of `path`.
-    """
-    wanted = set(names)
-    found = []
-    for entry in path:
-        if Path(entry or ".").resolve().is_relative_to(prefix.resolve()):
-            break  # from here on it is the environment's own
-        inside = {name.split(".", 1)[0]: name for name in listing.get(entry, ()) if _importable(name)}
-        for name in sorted(wanted & inside.keys()):
-            where = Path(entry or ".") / inside[name]
-            cure = f"unset PYTHONPATH, or move {where} away"
-            text = f"hidden by {where}, which is found first"
-            found.append(Finding("block", f"package {name}", text, cure))
-    return found
-
-
-def _names_and_versions(wanted: Mapping[str, Locked], found: Mapping[str, list[Distribution]]) -> Iterator[Finding]:
+def _names_and_versions(
+    wanted: Mapping[str, Locked], found: Mapping[str, list[Distribution]], remake: str
+) -> Iterator[Finding]:
     for name, locked in sorted(wanted.items()):
         installed = found.get(name, [])
         if not installed:
-            yield Finding("block", f"package {name}", f"missing; the lock has {locked.version}", REMAKE)
+            yield problem("missing", f"package {name}", f"missing; the lock has {locked.version}", remake)
         elif len(installed) > 1:
             versions = " and ".join(each.version for each in installed)
-            yield Finding("block", f"package {name}", f"installed twice, as {versions}", REMAKE)
+            yield problem("twice", f"package {name}", f"installed twice, as {versions}", remake)
         elif not _same_version(installed[0].version, locked.version):
             text = f"{installed[0].version} is installed; the lock has {locked.version}"
-            yield Finding("block", f"package {name}", text, REMAKE)
+            yield problem("version", f"package {name}", text, remake)
     for name in sorted(found.keys() - wanted.keys()):
         text = f"{found[name][0].version} is installed; the lock does not have it"
-        yield Finding("block", f"package {name}", text, REMAKE)
+        yield problem("extra", f"package {name}", text, remake)
 
 
 def _torch(
-    spec: EnvironmentSpec, wanted: Mapping[str, Locked], found: Mapping[str, list[Distribution]]
+    spec: EnvironmentSpec, wanted: Mapping[str, Locked], found: Mapping[str, list[Distribution]], remake: str
 ) -> Iterator[Finding]:
     if "torch" in wanted and not _same_version(wanted["torch"].version, spec.torch):
         text = f"the lock has {wanted['torch'].version}, env.yaml declares {spec.torch}"
-        yield Finding("block", "torch build", text, "make the lock again from requirements.in")
+        yield problem("torch-build", "torch build", text, f"make the lock again: ./inv env.lock {spec.name}")
     for each in found.get("torch", ()):
         if not _same_version(each.version, spec.torch):
             text = f"{each.version} is installed, env.yaml declares {spec.torch}"
-            yield Finding("block", "torch build", text, REMAKE)
+            yield problem("torch-build", "torch build", text, remake)
 
 
-def _contents(snapshot: Snapshot, distributions: Iterable[Distribution]) -> Iterator[Finding]:
+def _contents(
+    snapshot: Snapshot, distributions: Iterable[Distribution], shared: Sequence[str], remake: str
+) -> Iterator[Finding]:
     for each in distributions:
         if not each.claims:
-            yield Finding("block", f"package {each.name}", f"{each.folder} lists no files", REMAKE)
+            yield problem("changed", f"package {each.name}", f"{each.folder} lists no files", remake)
         gone, changed = [], []
         for path, claim in each.claims.items():
             file = snapshot.files.get(path)
-            if file is None:
+            if file is None and not in_namespace(path):  # cuda.py has a name of its own for those
                 gone.append(path)
-            elif _differs(claim, file):
+            elif file is not None and _differs(claim, file) and not _is_shared(path, shared):
                 changed.append(path)
         for paths, verb in ((gone, "removed"), (changed, "changed")):
             if paths:
                 text = f"{verb} since it was installed: {_some(paths)}"
-                yield Finding("block", f"package {each.name}", text, REMAKE)
+                yield problem(verb, f"package {each.name}", text, remake)
+
+
+def _is_shared(path: str, shared: Sequence[str]) -> bool:
+    return path.partition("/site-packages/")[2] in shared
 
 
 def _differs(claim: Claim, file: OnDisk) -> bool:
@@ -139,40 +135,64 @@ def _differs(claim: Claim, file: OnDisk) -> bool:
     return claim.size is not None and claim.size != file.size
 
 
-def _two_owners(snapshot: Snapshot) -> Iterator[Finding]:
+def _two_owners(snapshot: Snapshot, shared: Sequence[str], remake: str) -> Iterator[Finding]:
     owners: dict[str, list[str]] = defaultdict(list)
     for each in snapshot.distributions:
         for path in each.claims:
             owners[path].append(each.name)
-    shared: dict[str, list[str]] = defaultdict(list)
+    groups: dict[str, list[str]] = defaultdict(list)
     for path, names in owners.items():
-        if len(names) > 1:
-            shared[" and ".join(sorted(names))].append(path)
-    for names_text, paths in sorted(shared.items()):
-        yield Finding("block", names_text, f"both own {_some(paths)}; the last one installed won", REMAKE)
+        if len(names) > 1 and not _is_shared(path, shared):
+            groups[" and ".join(sorted(names))].append(path)
+    for names_text, paths in sorted(groups.items()):
+        yield problem("two-owners", names_text, f"both own {_some(paths)}; the last one installed won", remake)
 
 
-def _unowned(snapshot: Snapshot) -> Iterator[Finding]:
+def _unowned(snapshot: Snapshot, remake: str) -> Iterator[Finding]:
     owned = {path for each in snapshot.distributions for path in each.claims}
-    # A distribution without a usable RECORD is reported for that, not for each of its files.
-    strays = [path for path in snapshot.files if path not in owned and ".dist-info/" not in path]
+    # A distribution without a usable RECORD is reported for that, not for each of its files; a generation's record
+    # knows what else was there when it was made.
+    known = owned | set(snapshot.record.files if snapshot.record else ())
+    strays = [path for path in snapshot.files if path not in known and ".dist-info/" not in path]
     if strays:
-        yield Finding("block", "site-packages", f"no package owns {_some(strays)}", REMAKE)
+        yield problem("added", "site-packages", f"no package owns {_some(strays)}", remake)
 
 
-def _origin(lock: Lock, snapshot: Snapshot, wanted: Mapping[str, Locked]) -> Iterator[Finding]:
-    if snapshot.stamp is None:
+def _against_record(snapshot: Snapshot, remake: str) -> Iterator[Finding]:
+    """What no package claims, such as scripts, pyvenv.cfg and RECORDs, against what was written down. In quick mode
+    times tell, too: nothing changes a file of an environment."""
+    if snapshot.record is None:
+        return
+    claimed = {path for each in snapshot.distributions for path, claim in each.claims.items() if claim.sha256}
+    gone, changed = [], []
+    for path, before in snapshot.record.files.items():
+        now = snapshot.files.get(path)
+        if now is None:
+            if path not in claimed:
+                gone.append(path)
+            continue
+        touched = snapshot.mode == "quick" and (now.size, now.mtime) != (before.size, before.mtime)
+        if touched or (path not in claimed and _differs(Claim(before.sha256, before.size), now)):
+            changed.append(path)
+    for paths, verb in ((gone, "removed"), (changed, "changed")):
+        if paths:
+            yield problem(verb, "environment", f"{verb} since it was made: {_some(paths)}", remake)
+
+
+def _origin(lock: Lock, snapshot: Snapshot, wanted: Mapping[str, Locked], remake: str) -> Iterator[Finding]:
+    if snapshot.stamp is None and snapshot.record is None:
         cure = "run through ./inv, which makes and uses .venv"
         text = "not one that ./inv made, so only its present state is known"
-        yield Finding("warn", "environment", text, cure)
+        yield problem("unknown-origin", "environment", text, cure, "warn")
         return
-    if snapshot.stamp.get("lock") != lock.id:
-        yield Finding("block", "environment", "made from another requirements.lock", REMAKE)
+    made_from = snapshot.record.lock if snapshot.record else (snapshot.stamp or {}).get("lock")
+    if made_from != lock.id:
+        yield problem("other-lock", "environment", "made from another requirements.lock", remake)
     for each in snapshot.distributions:
         made = (snapshot.made_with or {}).get(f"{each.folder}/RECORD")
         if each.name in wanted and made is not None and made != each.record_sha256:
             text = "installed again by something else since the environment was made"
-            yield Finding("block", f"package {each.name}", text, REMAKE)
+            yield problem("reinstalled", f"package {each.name}", text, remake)
 
 
 def _same_version(one: str, other: str) -> bool:
@@ -185,32 +205,3 @@ def _same_version(one: str, other: str) -> bool:
 def _some(paths: Sequence[str]) -> str:
     rest = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
     return f"{min(paths)}{rest}"
-
-
-def _importable(name: str) -> bool:
-    return name.endswith((".py", ".so")) or "." not in name
-
-
-def _top_levels(distributions: Iterable[Distribution]) -> set[str]:
-    tops = set()
-    for each in distributions:
-        site = each.folder.rsplit("/", 1)[0] + "/"
-        for path in each.claims:
-            if path.startswith(site) and path.endswith((".py", ".so")):
-                tops.add(path[len(site) :].split("/", 1)[0].split(".", 1)[0])
-    return tops
-
-
-def _listing(path: Iterable[str]) -> dict[str, list[str]]:
-    found = {}
-    for entry in path:
-        try:
-            found[entry] = [
-                each.name
-                for each in os.scandir(entry or ".")
-                # A folder without __init__.py hides nothing: `docker/` in the working tree, say.
-                if each.is_file() or os.path.exists(os.path.join(each.path, "__init__.py"))
-            ]
-        except OSError:
-            found[entry] = []
-    return found

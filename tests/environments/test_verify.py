@@ -13,8 +13,11 @@ from packaging.markers import default_environment
 from uv import find_uv_bin
 
 from dflash.environments import EnvironmentSpec, parse_lock
-from dflash.environments.installed import Mode, read, site_folders
-from dflash.environments.verify import REMAKE, judge, shadows
+from dflash.environments.installed import read, site_folders
+from dflash.environments.problems import problem
+from dflash.environments.shadows import shadows
+from dflash.environments.snapshot import Mode
+from dflash.environments.verify import REMAKE, judge
 from dflash.finding import Finding
 from tests.wheels import make_wheel, pin
 
@@ -132,7 +135,7 @@ def test_many_changed_files_of_a_package_are_one_finding(made: Made) -> None:
 
 def test_a_package_the_lock_does_not_have_is_found(made: Made, tmp_path: Path) -> None:
     made.install(str(make_wheel(tmp_path, "gamma", "3.1")))
-    assert made.problem() == Finding("block", "package gamma", "3.1 is installed; the lock does not have it", REMAKE)
+    assert made.problem() == problem("extra", "package gamma", "3.1 is installed; the lock does not have it", REMAKE)
 
 
 def test_a_missing_package_is_found(made: Made) -> None:

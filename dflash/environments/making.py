@@ -1,0 +1,129 @@
+"""The far end makes a generation: a virtual environment with exactly what a lock pins, by uv.
+
+Standard library, Python 3.8+; part of the archive that far.py runs, which also holds the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from dflash.environments import installed
+from dflash.environments.bootstrap import pip_settings, uv_environment
+from dflash.environments.generations import MISMATCH, generations, held, is_finished, remove, stop
+
+
+def create(root: Path, name: str, lock: str, python: str, uv: str, wheels: str, again: str) -> dict[str, Any]:
+    """Make the generation of `lock` unless it is there. `python` is a version range, `wheels` a folder of wheels, or
+    nothing for an index; `again` asks for another one of the same lock."""
+    with held(root, name) as folder:
+        known = [each for each in generations(folder) if each.name.split("-")[0] == lock]
+        finished = [each for each in known if is_finished(each)]
+        if finished and not again:
+            return {"id": finished[-1].name, "made": False, "seconds": 0.0}
+        free = (lock if number == 1 else f"{lock}-{number}" for number in range(1, 1000))
+        place = next(folder / each for each in free if not is_finished(folder / each))
+        begun = time.monotonic()
+        remove(place)
+        version = build(place, python, uv, wheels)
+        installed.write_record(place, lock_text_id(), version, time.time())
+        return {"id": place.name, "made": True, "seconds": time.monotonic() - begun}
+
+
+def build(place: Path, python: str, uv: str, wheels: str) -> str:
+    """A virtual environment at `place`, with exactly what the lock pins; its Python's version."""
+    environment = uv_settings()
+    found = run([uv, "python", "find", "--no-python-downloads", "--system", python], environment)
+    if found.returncode:
+        stop(MISMATCH, f"there is no Python {python} here; install one (Debian: apt-get install python3 python3-dev)")
+    interpreter = found.stdout.strip()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    made = run([uv, "venv", "--quiet", "--python", interpreter, str(place)], environment)
+    if made.returncode:
+        stop(MISMATCH, f"no virtual environment could be made at {place}: {last(made.stderr)}")
+    lock = place / "requirements.lock"
+    with zipfile.ZipFile(sys.argv[0]) as archive:
+        for each in ("requirements.lock", "env.yaml"):
+            (place / each).write_bytes(archive.read(each))
+    environment.setdefault("UV_LINK_MODE", link_mode(uv, place, environment))
+    source = ["--no-index", "--find-links", wheels] if wheels else []
+    words = [
+        uv,
+        "pip",
+        "sync",
+        "--quiet",
+        "--require-hashes",
+        "--python",
+        str(place / "bin" / "python"),
+        *source,
+        str(lock),
+    ]
+    done = run(words, environment)
+    if done.returncode:
+        remove(place)
+        stop(MISMATCH, f"the lock could not be installed: {' '.join(done.stderr.split())[:600]}")
+    asked = run(
+        [str(place / "bin" / "python"), "-ISc", "import platform; print(platform.python_version())"], environment
+    )
+    return asked.stdout.strip()
+
+
+def link_mode(uv: str, place: Path, environment: dict[str, str]) -> str:
+    """How uv brings files from its cache: as clones that share blocks where the file system can, else as copies.
+
+    Not as hard links: a file edited in one environment would be edited in uv's cache, in every other environment, and
+    in the clean one that is made to replace the damaged one.
+    """
+    cache = run([uv, "cache", "dir"], environment).stdout.strip()
+    source, target = Path(cache) / f".clone-{os.getpid()}", place / f".clone-{os.getpid()}"
+    try:
+        source.write_bytes(b"x" * 4096)
+        with source.open("rb") as old, target.open("wb") as new:
+            fcntl.ioctl(new.fileno(), 0x40049409, old.fileno())  # FICLONE
+        return "clone"
+    except OSError:
+        return "copy"
+    finally:
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.unlink()
+
+
+def uv_settings() -> dict[str, str]:
+    """The variables for uv: as pip is set up here, with no interpreter fetched and none of the caller's paths."""
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    base = {key: value for key, value in os.environ.items() if key not in hidden}
+    asked = run([sys.executable, "-Im", "pip", "--disable-pip-version-check", "config", "list"], base)
+    settings = pip_settings(asked.stdout) if asked.returncode == 0 else {}
+    variables = {**uv_environment(settings, base), "UV_PYTHON_DOWNLOADS": "never"}
+    if "UV_LINK_MODE" not in base:
+        del variables["UV_LINK_MODE"]  # which link_mode decides
+    return variables
+
+
+def lock_text_id() -> str:
+    """The whole id of the lock in the archive."""
+    with zipfile.ZipFile(sys.argv[0]) as archive:
+        return hashlib.sha256(archive.read("requirements.lock")).hexdigest()
+
+
+def run(words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    except OSError as failure:
+        return subprocess.CompletedProcess(words, 127, "", f"{words[0]}: {failure.strerror}")
+
+
+def last(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no word about why"

@@ -1,0 +1,294 @@
+"""What package churn does to an environment, done for real with an installer: found by name, and cured by switching."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dflash.environments.cuda import driver
+from dflash.environments.problems import CAUSES
+from dflash.environments.remote import HostEnvironments, on_host
+from dflash.environments.spec import read_spec
+from dflash.environments.surroundings import Surroundings, parse_driver, parse_toolkit
+from dflash.finding import Finding
+from dflash.hosts.chain import parse_chain
+from dflash.hosts.inventory import Host
+from tests.environments.conftest import declare, nccl
+from tests.wheels import make_wheel
+
+UV = Path(sys.prefix) / "bin" / "uv"
+
+
+class Damaged:
+    """A generation in use, and what one does to it."""
+
+    def __init__(self, place: Path, wheels: Path) -> None:
+        self.place, self.wheels = place, wheels
+        (self.site,) = place.glob("lib/python3*/site-packages")
+
+    def install(self, *wheels: Path) -> None:
+        self._uv("install", "--no-index", "--no-deps", "--reinstall", *map(str, wheels))
+
+    def uninstall(self, name: str) -> None:
+        self._uv("uninstall", name)
+
+    def _uv(self, verb: str, *words: str) -> None:
+        python = str(self.place / "bin" / "python")
+        subprocess.run([UV, "pip", verb, "--quiet", "--python", python, *words], check=True)
+
+    def wheel(self, name: str, version: str = "1.0", files: dict[str, bytes] | None = None) -> Path:
+        return make_wheel(self.wheels / "by-hand", name, version, files)
+
+
+def edit(env: Damaged) -> None:
+    with (env.site / "numpy/core.py").open("ab") as file:
+        file.write(b"# a print for the night\n")
+
+
+def edit_keeping_size_and_time(env: Damaged) -> None:
+    path = env.site / "numpy/core.py"
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"y = 2", b"y = 3"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def edit_a_file_of_no_package(env: Damaged) -> None:
+    with (env.place / "pyvenv.cfg").open("a") as file:
+        file.write("prompt = mine\n")
+
+
+def remove(env: Damaged) -> None:
+    (env.site / "numpy/core.py").unlink()
+
+
+def add(env: Damaged) -> None:
+    (env.site / "sitecustomize.py").write_text("print('hello')\n")
+
+
+def uninstall(env: Damaged) -> None:
+    env.uninstall("numpy")
+
+
+def install_something_else(env: Damaged) -> None:
+    env.install(env.wheel("einops"))
+
+
+def install_another_version(env: Damaged) -> None:
+    env.install(env.wheel("numpy", "2.4.0"))
+
+
+def install_nccl_for_cuda_12(env: Damaged) -> None:
+    env.install(nccl(env.wheels / "by-hand", 12))
+
+
+def install_nccl_for_cuda_12_and_remove_it(env: Damaged) -> None:
+    install_nccl_for_cuda_12(env)
+    env.uninstall("nvidia-nccl-cu12")
+
+
+def leave_a_runtime_for_cuda_12(env: Damaged) -> None:
+    """What is left when a package's own record is gone."""
+    path = env.site / "nvidia/cuda_runtime/lib/libcudart.so.12"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"runtime")
+
+
+def engine(name: str) -> Callable[[Damaged], None]:
+    def install_run_and_remove(env: Damaged) -> None:
+        """An engine writes kernels that it compiled beside its own files; an uninstaller leaves those."""
+        env.install(env.wheel(name))
+        (env.site / name / "compiled.so").write_bytes(b"kernel")
+        env.uninstall(name)
+
+    install_run_and_remove.__name__ = f"install_{name}_run_it_and_remove_it"
+    return install_run_and_remove
+
+
+def interrupted_uninstall(env: Damaged) -> None:
+    """Pip moves what it removes to a name with a ~, and leaves it there when it is killed."""
+    (env.site / "numpy").rename(env.site / "~umpy")
+
+
+def install_another_triton(env: Damaged) -> None:
+    env.install(env.wheel("triton", "3.5.1"))
+
+
+def let_outer_packages_in(env: Damaged) -> None:
+    path = env.place / "pyvenv.cfg"
+    path.write_text(
+        path.read_text().replace("include-system-site-packages = false", "include-system-site-packages = true")
+    )
+
+
+FAULTS: list[tuple[Callable[[Damaged], None], str, str]] = [
+    (edit, "changed", "package numpy"),
+    (edit_keeping_size_and_time, "changed", "package numpy"),
+    (edit_a_file_of_no_package, "changed", "environment"),
+    (remove, "removed", "package numpy"),
+    (add, "added", "site-packages"),
+    (uninstall, "missing", "package numpy"),
+    (install_something_else, "extra", "package einops"),
+    (install_another_version, "version", "package numpy"),
+    (install_nccl_for_cuda_12, "two-owners", "nvidia-nccl-cu12 and nvidia-nccl-cu13"),
+    (install_nccl_for_cuda_12, "cuda-mixed", "CUDA 12"),
+    (install_nccl_for_cuda_12_and_remove_it, "namespace-lost", "package nvidia-nccl-cu13"),
+    (leave_a_runtime_for_cuda_12, "cuda-mixed", "CUDA 12"),
+    (engine("sglang"), "leftover", "leftovers of sglang"),
+    (engine("flashinfer"), "leftover", "leftovers of flashinfer"),
+    (engine("vllm"), "leftover", "leftovers of vllm"),
+    (interrupted_uninstall, "leftover", "leftovers of a package"),
+    (install_another_triton, "triton-mismatch", "triton"),
+    (let_outer_packages_in, "system-site", "pyvenv.cfg"),
+]
+
+
+def blocking(findings: list[Finding]) -> list[Finding]:
+    return [each for each in findings if each.severity == "block"]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Host, Path, Path]:
+    """A host, a declaration and its wheels: the generation that cures one fault is the one that the next befalls."""
+    base = tmp_path_factory.mktemp("shared")
+    host = Host("here", parse_chain("local"), root=str(base / "root"))
+    return host, declare(base / "envs" / "small", base / "wheels"), base / "wheels"
+
+
+@pytest.mark.parametrize(("fault", "name", "subject"), FAULTS, ids=[f"{f.__name__}: {n}" for f, n, _ in FAULTS])
+def test_a_fault_is_found_by_name_and_cured_by_a_clean_generation(
+    shared: tuple[Host, Path, Path], fault: Callable[[Damaged], None], name: str, subject: str
+):
+    host, folder, wheels = shared
+    with on_host(host) as environments:
+        environments.use("small", environments.create(folder, wheels=wheels).id)
+        place = in_use(environments)
+        fault(Damaged(place, wheels))
+        findings, _ = environments.verify(folder, str(place))
+        (found,) = [each for each in findings if (each.name, each.subject) == (name, subject)]
+        assert (found.severity, found.cause) == ("block", CAUSES[name])
+        if name != "system-site":
+            assert "./inv env.create small --again --host here, then env.use" in found.cure
+        clean = environments.create(folder, wheels=wheels, again=True).id
+        environments.use("small", clean)
+        assert in_use(environments).name == clean
+        assert blocking(environments.verify(folder, str(in_use(environments)))[0]) == []
+
+
+def in_use(environments: HostEnvironments) -> Path:
+    return Path(next(row["path"] for row in environments.listed() if row["current"]))
+
+
+def test_the_quick_way_sees_sizes_times_and_records(environments: HostEnvironments, folder: Path, wheels: Path):
+    environments.use("small", environments.create(folder, wheels=wheels).id)
+    place = in_use(environments)
+    assert blocking(environments.verify(folder, str(place), "quick")[0]) == []
+    env = Damaged(place, wheels)
+    path = env.site / "numpy/core.py"
+    path.write_bytes(path.read_bytes().replace(b"y = 2", b"y = 3"))
+    (found,) = blocking(environments.verify(folder, str(place), "quick")[0])
+    assert (found.name, found.subject) == ("changed", "environment")
+
+
+# --- what lies around
+
+
+def found_with(
+    host: Host, folder: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: Callable[[Path], str]
+) -> list[Finding]:
+    """Blocking findings when a variable is set for the processes of the host."""
+    with on_host(host) as environments:
+        environments.create(folder, wheels=wheels)
+        (row,) = environments.listed()
+    monkeypatch.setenv(name, value(Path(row["path"])))
+    with on_host(host) as environments:
+        return blocking(environments.verify(folder, row["path"])[0])
+
+
+def test_a_library_path_that_hides_a_library_is_found(
+    host: Host, folder: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "libnccl.so.2").touch()
+    (found,) = found_with(host, folder, wheels, monkeypatch, "LD_LIBRARY_PATH", lambda _: f"{tmp_path}/cuda:/nowhere")
+    assert (found.name, found.found) == (
+        "ld-library-path",
+        f"{tmp_path}/cuda has libnccl.so.2, which the environment has too",
+    )
+
+
+def test_a_python_path_that_hides_a_package_is_found(
+    host: Host, folder: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "torch.py").touch()
+    (found,) = found_with(host, folder, wheels, monkeypatch, "PYTHONPATH", lambda _: str(tmp_path / "mine"))
+    assert (found.name, found.found) == ("pythonpath", f"{tmp_path}/mine hides torch")
+
+
+def test_a_cuda_home_of_another_major_is_found(
+    host: Host, folder: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (tmp_path / "cuda-12.8").mkdir()
+    (found,) = found_with(host, folder, wheels, monkeypatch, "CUDA_HOME", lambda _: str(tmp_path / "cuda-12.8"))
+    assert (found.name, found.found) == ("cuda-home", "leads to CUDA 12.8; the environment is for 13.0")
+
+
+def test_a_user_site_that_is_let_in_and_hides_a_package_is_found(
+    host: Host, folder: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    site = tmp_path / "user" / "lib" / version / "site-packages"
+    (site / "triton").mkdir(parents=True)
+    (site / "triton" / "__init__.py").touch()
+
+    def let_in(place: Path) -> str:
+        let_outer_packages_in(Damaged(place, wheels))
+        return str(tmp_path / "user")
+
+    found = found_with(host, folder, wheels, monkeypatch, "PYTHONUSERBASE", let_in)
+    assert [(each.name, each.subject) for each in found if each.name == "pythonpath"] == [
+        ("pythonpath", "user site-packages")
+    ]
+
+
+AROUND = Surroundings("x86_64", {}, {}, {}, driver="570.124.06")
+
+
+def test_a_driver_that_is_too_old_blocks_and_one_that_is_missing_warns(folder: Path):
+    spec = read_spec(folder / "env.yaml")
+    (old,) = driver(spec, AROUND)
+    assert (old.severity, old.name) == ("block", "driver-too-old")
+    assert old.found == "570.124.06 is too old for CUDA 13.0, which needs 580.65.06"
+    (missing,) = driver(spec, replace(AROUND, driver=None))
+    assert (missing.severity, missing.name) == ("warn", "no-driver")
+    (new,) = driver(spec, replace(AROUND, driver="580.65.06"))
+    assert new.severity == "ok"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n", "535.183.01"),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)\n",
+            "580.65.06",
+        ),
+        ("", None),
+    ],
+)
+def test_the_driver_is_read_from_what_its_module_says(text: str, version: str | None):
+    assert parse_driver(text) == version
+
+
+def test_the_toolkit_is_read_from_its_file_or_its_folder(tmp_path: Path):
+    assert parse_toolkit('{"cuda": {"name": "CUDA SDK", "version": "12.8.1"}}', "/usr/local/cuda") == "12.8.1"
+    (tmp_path / "cuda-13.0").mkdir()
+    (tmp_path / "cuda").symlink_to("cuda-13.0")
+    assert parse_toolkit("", str(tmp_path / "cuda")) == "13.0"
+    assert parse_toolkit("", str(tmp_path)) is None
