@@ -80,7 +80,8 @@ def use(*, name: str, wanted: str, host: str) -> None:
     from dflash.environments.lock import read_lock
     from dflash.environments.remote import ID_LENGTH
 
-    wanted = wanted or read_lock(folder_of(name) / "requirements.lock").id[:ID_LENGTH]
+    # One character short of an id, so that of several from one lock the newest is meant.
+    wanted = wanted or read_lock(folder_of(name) / "requirements.lock").id[: ID_LENGTH - 1]
     for each, done in _on_hosts(host, lambda environments: environments.use(name, wanted)):
         _say_switch(each, done)
 

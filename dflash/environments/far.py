@@ -79,9 +79,10 @@ def list_all(root: Path, *names: str) -> list[dict[str, Any]]:
 
 
 def use(root: Path, name: str, wanted: str) -> dict[str, Any]:
-    """Make `wanted`, the id of a generation or its beginning, the current one. The newest of those it may mean."""
+    """Make `wanted` the current one: a generation's id, or the beginning of some, of which the newest is meant."""
     with held(root, name) as folder:
-        fitting = [each.name for each in generations(folder) if is_finished(each) and each.name.startswith(wanted)]
+        there = [each.name for each in generations(folder) if is_finished(each)]
+        fitting = [each for each in there if each == wanted] or [each for each in there if each.startswith(wanted)]
         if not fitting:
             stop(
                 USAGE,

@@ -21,6 +21,7 @@ CAUSES = {
     "triton-mismatch": "something installed another triton than the one torch was built for",
     "torch-build": "an index gave another build of torch",
     "other-lock": "requirements.lock has changed since the environment was made",
+    "no-record": "making it was interrupted, or its record was removed or written over",
     "unknown-origin": "something else than this project made the environment",
     "ld-library-path": "the loader takes a library of the same name from there before the environment's own",
     "pythonpath": "Python looks there before it looks into the environment",

@@ -17,6 +17,7 @@ from packaging.markers import default_environment
 from dflash.environments.cuda import driver
 from dflash.environments.lock import Lock, lock_id, parse_lock, read_lock
 from dflash.environments.locking import torch_as_declared
+from dflash.environments.problems import problem
 from dflash.environments.shadows import judge_surroundings
 from dflash.environments.snapshot import Mode, Snapshot
 from dflash.environments.spec import EnvironmentSpec, read_spec
@@ -111,7 +112,7 @@ class HostEnvironments:
         return found
 
     def use(self, name: str, wanted: str) -> dict[str, Any]:
-        """Switch to the newest finished generation whose id begins with `wanted`."""
+        """Switch to the finished generation `wanted`, or to the newest whose id begins with that."""
         found: dict[str, Any] = self._call("use", name, wanted)
         return found
 
@@ -171,6 +172,9 @@ def judged(spec: EnvironmentSpec, own: Lock, declared: Lock, reading: Reading, r
     """Everything there is to say of an environment of a host. An environment that is as its own lock says, while the
     declaration has gone on, is a warning: it is whole, and old."""
     record = reading.snapshot.record
+    if record is None and reading.snapshot.stamp is None:
+        text = "has no record of its files, or one that can not be read: it was not made to its end, or damaged since"
+        return [problem("no-record", "environment", text, remake)]
     python = record.python if record else (reading.snapshot.settings or {}).get("version_info", "")
     found = judge(own, spec, reading.snapshot, marker_variables(python, reading.surroundings.machine), remake)
     if own.id != declared.id:

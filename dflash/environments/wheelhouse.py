@@ -17,7 +17,7 @@ from dflash.environments.lock import Lock, read_lock
 from dflash.environments.locking import torch_as_declared, uv
 from dflash.environments.remote import marker_variables
 from dflash.environments.spec import EnvironmentSpec, read_spec
-from dflash.errors import DataError, EnvironmentMismatch, StorageError
+from dflash.errors import EnvironmentMismatch, StorageError
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ def fill(folder: Path, wheels: Path, tell: Callable[[str], object] = lambda line
     What is there with a right hash stays; what has no hash of the lock is refused, not deleted.
 
     Raises:
-        ConfigError, EnvironmentMismatch: the declaration, or a file that no index has.
-        DataError: a file in `wheels` that the lock does not know.
+        ConfigError, EnvironmentMismatch: the declaration; a file that no index has, or that the lock does not know.
     """
     spec, lock = read_spec(folder / "env.yaml"), read_lock(folder / "requirements.lock")
     torch_as_declared(lock, spec, folder / "requirements.lock")
@@ -50,7 +49,9 @@ def fill(folder: Path, wheels: Path, tell: Callable[[str], object] = lambda line
     for path in found:
         if _sha256(path) not in known:
             what = "the lock has no file with this hash"
-            raise DataError(what, where=str(path), cure="move it away: a wheelhouse holds the lock's files only")
+            raise EnvironmentMismatch(
+                what, where=str(path), cure="move it away: a wheelhouse holds the lock's files only"
+            )
     tell("making the environment from it, with no network")
     proved = prove(folder, wheels, version)
     return Wheelhouse(wheels, len(found), sum(path.stat().st_size for path in found), proved)

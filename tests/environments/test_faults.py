@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dflash.environments.bootstrap import block_of
 from dflash.environments.cuda import driver
+from dflash.environments.locking import uv
 from dflash.environments.problems import CAUSES
 from dflash.environments.remote import HostEnvironments, on_host
 from dflash.environments.spec import read_spec
@@ -19,9 +21,10 @@ from dflash.environments.surroundings import Surroundings, parse_driver, parse_t
 from dflash.finding import Finding
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
-from tests.environments.conftest import declare, nccl
+from tests.environments.conftest import SPEC, declare, nccl
 from tests.wheels import make_wheel
 
+REPOSITORY = Path(__file__).parents[2]
 UV = Path(sys.prefix) / "bin" / "uv"
 
 
@@ -34,6 +37,12 @@ class Damaged:
 
     def install(self, *wheels: Path) -> None:
         self._uv("install", "--no-index", "--no-deps", "--reinstall", *map(str, wheels))
+
+    def install_locked(self, requirements: Path) -> None:
+        """From an index, as it is set up here."""
+        words = ("pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", str(requirements))
+        done = uv(*words, "--python", str(self.place / "bin" / "python"), cwd=requirements.parent)
+        assert done.returncode == 0, done.stderr
 
     def uninstall(self, name: str) -> None:
         self._uv("uninstall", name)
@@ -119,6 +128,15 @@ def install_another_triton(env: Damaged) -> None:
     env.install(env.wheel("triton", "3.5.1"))
 
 
+def lose_the_record(env: Damaged) -> None:
+    (env.place / "dflash-record.json").unlink()
+
+
+def damage_the_record(env: Damaged) -> None:
+    path = env.place / "dflash-record.json"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
 def let_outer_packages_in(env: Damaged) -> None:
     path = env.place / "pyvenv.cfg"
     path.write_text(
@@ -144,6 +162,8 @@ FAULTS: list[tuple[Callable[[Damaged], None], str, str]] = [
     (engine("vllm"), "leftover", "leftovers of vllm"),
     (interrupted_uninstall, "leftover", "leftovers of a package"),
     (install_another_triton, "triton-mismatch", "triton"),
+    (lose_the_record, "no-record", "environment"),
+    (damage_the_record, "no-record", "environment"),
     (let_outer_packages_in, "system-site", "pyvenv.cfg"),
 ]
 
@@ -177,6 +197,37 @@ def test_a_fault_is_found_by_name_and_cured_by_a_clean_generation(
         clean = environments.create(folder, wheels=wheels, again=True).id
         environments.use("small", clean)
         assert in_use(environments).name == clean
+        assert blocking(environments.verify(folder, str(in_use(environments)))[0]) == []
+
+
+@pytest.mark.nightly
+def test_the_real_wheels_of_nccl_for_two_cudas_own_one_path_and_uninstalling_one_breaks_the_other(
+    host: Host, tmp_path: Path
+):
+    """The failure that this project came from, with NVIDIA's own files."""
+    folder = tmp_path / "envs" / "nccl"
+    folder.mkdir(parents=True)
+    lock = (REPOSITORY / "envs" / "train-cu130" / "requirements.lock").read_text()
+    (folder / "requirements.lock").write_text(block_of(lock, "nvidia-nccl-cu13") or "")
+    (folder / "env.yaml").write_text(SPEC.replace("name: small", "name: nccl"))
+    other = tmp_path / "other.txt"
+    other.write_text(
+        block_of((REPOSITORY / "envs" / "train-cu128" / "requirements.lock").read_text(), "nvidia-nccl-cu12")
+    )
+    with on_host(host) as environments:
+        environments.use("nccl", environments.create(folder).id)
+        place = in_use(environments)
+        assert blocking(environments.verify(folder, str(place))[0]) == []
+        env = Damaged(place, tmp_path)
+        env.install_locked(other)
+        names = {each.name for each in environments.verify(folder, str(place))[0]}
+        assert {"two-owners", "cuda-mixed", "extra", "changed"} <= names
+        env.uninstall("nvidia-nccl-cu12")
+        findings, _ = environments.verify(folder, str(place))
+        (lost,) = [each for each in findings if each.name == "namespace-lost"]
+        assert lost.subject == "package nvidia-nccl-cu13"
+        assert "nvidia/nccl/" in lost.found
+        environments.use("nccl", environments.create(folder, again=True).id)
         assert blocking(environments.verify(folder, str(in_use(environments)))[0]) == []
 
 

@@ -100,11 +100,14 @@ def test_using_and_going_back(environments: HostEnvironments, folder: Path, whee
     first = environments.create(folder, wheels=wheels).id
     second = environments.create(folder, wheels=wheels, again=True).id
     assert second == f"{first}-2"
-    assert environments.use("small", first)["current"] == second, "the newest that the beginning may mean"
+    assert environments.use("small", first)["current"] == first, "an id is that one alone"
+    assert environments.use("small", first[:15])["current"] == second, "of a beginning, the newest is meant"
     root = path_of(environments, first).parent
     assert os.readlink(root / "current") == second
+    assert environments.rollback("small")["current"] == first
     with pytest.raises(UsageError, match="no earlier generation"):
         environments.rollback("small")
+    environments.use("small", second)
     third = environments.create(folder, wheels=wheels, again=True).id
     environments.use("small", third)
     assert environments.rollback("small")["current"] == second
