@@ -160,6 +160,31 @@ def test_making_using_and_removing_one_changes_no_byte_of_the_other(
     assert tree(first.parent) == before
 
 
+@pytest.mark.nightly
+def test_the_real_server_and_the_real_trainer_live_side_by_side(tmp_path: Path):
+    """15 GB of files: an SGLang server made, used and removed beside training's environment."""
+    host = Host("here", parse_chain("local"), root=str(tmp_path / "root"))
+    with on_host(host) as environments:
+        envs = REPOSITORY / "envs"
+        environments.use("train-cu130", environments.create(envs / "train-cu130").id)
+        (train,) = environments.listed()
+        before = environments.read(train["path"]).snapshot.files
+        server = environments.create(envs / "serve-sglang").id
+        environments.use("serve-sglang", server)
+        (place,) = [row["path"] for row in environments.listed("serve-sglang")]
+        program = "import importlib.metadata as m; print(m.version('sglang'), m.version('torch'))"
+        done = subprocess.run([f"{place}/bin/python", "-B", "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout.split()[1].startswith("2.14")
+        assert not [each for each in environments.verify(envs / "serve-sglang", place)[0] if each.severity == "block"]
+        environments.use("serve-sglang", environments.create(envs / "serve-sglang", again=True).id)
+        environments.rollback("serve-sglang")
+        assert [row["removed"] for row in environments.gc("serve-sglang")] == [False, True]
+        assert environments.read(train["path"]).snapshot.files == before
+        assert not [
+            each for each in environments.verify(envs / "train-cu130", train["path"])[0] if each.severity == "block"
+        ]
+
+
 def test_a_host_behind_ssh_gets_uv_and_the_wheels(lab_sshd: Sshd, folder: Path, wheels: Path):
     told: list[str] = []
     host = Host("far", parse_chain("ssh:lab-bash"), root="/tmp/dflab-envs")
