@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
@@ -30,6 +31,9 @@ R = TypeVar("R")
 
 HOME = Path(dflash.__file__).resolve().parents[1]
 
+_OPTIONAL = {"show": "run", "build": "name", "env.verify": "name"}
+"""Verbs whose first word may be left out, and the option that it is short for."""
+
 _CHECKS = (
     ("ruff", "check"),
     ("ruff", "format", "--check"),
@@ -40,8 +44,9 @@ _CHECKS = (
 def main(words: Sequence[str] | None = None) -> None:
     """`./inv`: Invoke on tasks.py. It has no optional positional, so `show RUN` becomes `show --run=RUN`."""
     arguments = list(sys.argv[1:] if words is None else words)
-    if arguments[:1] == ["show"] and len(arguments) > 1 and not arguments[1].startswith("-"):
-        arguments[1] = f"--run={arguments[1]}"
+    option = _OPTIONAL.get(arguments[0]) if len(arguments) > 1 and not arguments[1].startswith("-") else None
+    if option:
+        arguments[1] = f"--{option}={arguments[1]}"
     if arguments[-1:] == ["--set"] and "--" not in arguments:  # Invoke would take it as said, and leave it out
         sys.exit(_say(UsageError("--set needs step.key=value", cure="try --set train.steps=100")))
     sys.path.insert(0, str(HOME))
@@ -97,6 +102,7 @@ def verb(body: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(body)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            _all_given(body, kwargs)
             result = body(*args, **kwargs)
             sys.stdout.flush()
             return result
@@ -112,6 +118,14 @@ def verb(body: Callable[P, R]) -> Callable[P, R]:
             sys.exit(_say(_unexpected(failure, kwargs.get("root"))))
 
     return guarded
+
+
+def _all_given(body: Callable[..., object], given: Mapping[str, object]) -> None:
+    """Invoke gives None for an option that has no default and was left out."""
+    for name, parameter in inspect.signature(body).parameters.items():
+        if parameter.default is inspect.Parameter.empty and name in given and given[name] is None:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} is missing", cure=f"give it: --{option} VALUE")
 
 
 def _enough() -> NoReturn:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dflash.cli import HOME, print_json
-from dflash.cli_hosts import everywhere, hosts_of
+from dflash.cli_hosts import Answers, everywhere, hosts_of
 from dflash.errors import EnvironmentMismatch, UsageError
 from dflash.hosts.inventory import Host
 from dflash.validation import suggestion
@@ -66,13 +66,16 @@ def create(*, name: str, host: str, wheels: str, again: bool, as_json: bool) -> 
         made = environments.create(folder, wheels=Path(wheels) if wheels else None, again=again)
         return {**made.__dict__, "wall_s": round(time.monotonic() - begun, 2)}
 
-    for each, made in _on_hosts(host, make):
+    answers = _on_hosts(host, make)
+    for each, made in answers:
         found.append({"host": each.name, **made})
         if not as_json:
             what = f"made in {made['seconds']:.1f} s" if made["made"] else "there already"
-            print(f"{each.name}: {name} {made['id']}: {what}; ./inv env.use {name} {made['id']} --host {each.name}")
+            switch = f"./inv env.use {name} --generation {made['id']} --host {each.name}"
+            print(f"{each.name}: {name} {made['id']}: {what}; {switch}")
     if as_json:
         print_json({"made": found})
+    answers.leave()
 
 
 def use(*, name: str, wanted: str, host: str) -> None:
@@ -82,44 +85,55 @@ def use(*, name: str, wanted: str, host: str) -> None:
 
     # One character short of an id, so that of several from one lock the newest is meant.
     wanted = wanted or read_lock(folder_of(name) / "requirements.lock").id[: ID_LENGTH - 1]
-    for each, done in _on_hosts(host, lambda environments: environments.use(name, wanted)):
+    answers = _on_hosts(host, lambda environments: environments.use(name, wanted))
+    for each, done in answers:
         _say_switch(each, done)
+    answers.leave()
 
 
 def rollback(*, name: str, host: str) -> None:
     """Switch a host back to the generation used before."""
-    for each, done in _on_hosts(host, lambda environments: environments.rollback(name)):
+    answers = _on_hosts(host, lambda environments: environments.rollback(name))
+    for each, done in answers:
         _say_switch(each, done)
+    answers.leave()
 
 
-def pin(*, name: str, wanted: str, run: str, host: str) -> None:
-    """Keep a generation for a run, or let go of it."""
-    for each, done in _on_hosts(host, lambda environments: environments.pin(name, wanted, run)):
+def pin(*, name: str, wanted: str, run: str, release: bool, host: str) -> None:
+    """Keep a generation for a run, by default the one in use; or let go of what the run had pinned."""
+    wanted = "" if release else wanted or "current"
+    answers = _on_hosts(host, lambda environments: environments.pin(name, wanted, run))
+    for each, done in answers:
         print(f"{each.name}: run {run} needs {done['id'] or 'no generation of ' + name}")
+    answers.leave()
 
 
 def listed(*, host: str, as_json: bool) -> None:
     """The generations on a host."""
-    rows = [(each, row) for each, its in _on_hosts(host, lambda environments: environments.listed()) for row in its]
+    answers = _on_hosts(host, lambda environments: environments.listed())
+    rows = [(each, row) for each, its in answers for row in its]
     if as_json:
         print_json({"generations": [{"host": each.name, **row} for each, row in rows]})
-        return
-    for each, row in rows:
-        state = "in use" if row["current"] else "" if row["finished"] else "half-made, never used"
-        pinned = f"pinned by {', '.join(row['pinned'])}" if row["pinned"] else ""
-        size = f"Python {row['python']}, {row['bytes'] / 1e9:.2f} GB" if row["finished"] else ""
-        print("  ".join(word for word in (each.name, row["name"], row["id"], size, state, pinned) if word))
+    else:
+        for each, row in rows:
+            state = "in use" if row["current"] else "" if row["finished"] else "half-made, never used"
+            pinned = f"pinned by {', '.join(row['pinned'])}" if row["pinned"] else ""
+            size = f"Python {row['python']}, {row['bytes'] / 1e9:.2f} GB" if row["finished"] else ""
+            print("  ".join(word for word in (each.name, row["name"], row["id"], size, state, pinned) if word))
+    answers.leave()
 
 
 def gc(*, name: str, host: str, as_json: bool) -> None:
     """Remove the generations that nobody needs."""
-    rows = [(each, row) for each, its in _on_hosts(host, lambda environments: environments.gc(name)) for row in its]
+    answers = _on_hosts(host, lambda environments: environments.gc(name))
+    rows = [(each, row) for each, its in answers for row in its]
     if as_json:
         print_json({"generations": [{"host": each.name, **row} for each, row in rows]})
-        return
-    for each, row in rows:
-        done = f"removed, {row['bytes'] / 1e9:.2f} GB" if row["removed"] else "kept"
-        print(f"{each.name}  {row['name']}  {row['id']}  {done}: {row['why']}")
+    else:
+        for each, row in rows:
+            done = f"removed, {row['bytes'] / 1e9:.2f} GB" if row["removed"] else "kept"
+            print(f"{each.name}  {row['name']}  {row['id']}  {done}: {row['why']}")
+    answers.leave()
 
 
 def mode_of(quick: bool, cached: bool) -> Mode:
@@ -144,7 +158,8 @@ def verify(*, name: str, host: str, mode: Mode, as_json: bool) -> None:
             for which, prefix in used
         ]
 
-    found = [row for _, rows in everywhere(hosts_of(host), _opened(look)) for row in rows]
+    answers = everywhere(hosts_of(host), _opened(look))
+    found = [row for _, rows in answers for row in rows]
     if as_json:
         rows = [{"environment": what, "findings": [each.to_json() for each in findings]} for what, findings in found]
         print_json({"environments": rows, "ok": not _blocking(found)})
@@ -152,7 +167,7 @@ def verify(*, name: str, host: str, mode: Mode, as_json: bool) -> None:
         for what, findings in found:
             console_on().print(what, style="bold", highlight=False)
             print_table(findings, console_on())
-    sys.exit(EnvironmentMismatch.exit_code if _blocking(found) else 0)
+    sys.exit(EnvironmentMismatch.exit_code if _blocking(found) else answers.status)
 
 
 def _blocking(found: Sequence[tuple[str, list[Finding]]]) -> bool:
@@ -179,7 +194,9 @@ def diff(*, a: str, b: str, root: str, everything: bool, as_json: bool) -> None:
     from dflash.environments.diff import compare
     from dflash.pipeline.show import console_on
 
-    sides = _described(a, root), _described(b, root)
+    first = _described(a, root)
+    second = _described(b, root, first)
+    sides = _described(a, root, second), second
     differences = compare(*sides)
     if as_json:
         print_json({"a": sides[0].name, "b": sides[1].name, "differences": [each.to_json() for each in differences]})
@@ -197,8 +214,9 @@ def diff(*, a: str, b: str, root: str, everything: bool, as_json: bool) -> None:
     sys.exit(EnvironmentMismatch.exit_code if any(each.verdict == "blocking" for each in differences) else 0)
 
 
-def _described(text: str, root: str) -> Description:
-    """`NAME` is a declaration, `NAME@HOST` the generation in use there, a run's id that run."""
+def _described(text: str, root: str, beside: Description | None = None) -> Description:
+    """`NAME` is a declaration, for the Python of what is `beside` it; `NAME@HOST` the generation in use there; a run's
+    id that run."""
     from dflash.cli import root_of
     from dflash.environments.diff import of_declaration, of_reading, of_run
     from dflash.environments.lock import read_lock
@@ -209,12 +227,15 @@ def _described(text: str, root: str) -> Description:
     name, at, host = text.partition("@")
     if at:
         folder = folder_of(name)
-        (each,) = hosts_of(host)
+        each, *others = hosts_of(host)
+        if others:
+            raise UsageError("one side is one host", where=text, cure="compare two at a time")
         with on_host(each, _tell) as environments:
             ((_, prefix), *_) = _in_use(each, environments, name)
             return of_reading(text, read_spec(folder / "env.yaml"), environments.read(prefix, "cached"))
     if (ENVS / text / "env.yaml").exists():
-        return of_declaration(read_spec(ENVS / text / "env.yaml"), read_lock(ENVS / text / "requirements.lock"))
+        spec, lock = read_spec(ENVS / text / "env.yaml"), read_lock(ENVS / text / "requirements.lock")
+        return of_declaration(spec, lock, beside)
     if text in runs(root_of(root)):
         record = load_record(root_of(root), text)
         return of_run(record, *_declared_at(str(record.get("commit")), str(record.get("lock_id"))))
@@ -262,7 +283,7 @@ def _opened(body: Callable[[Host, HostEnvironments], T]) -> Callable[[Host], T]:
     return opened
 
 
-def _on_hosts(text: str, body: Callable[[HostEnvironments], T]) -> Iterator[tuple[Host, T]]:
+def _on_hosts(text: str, body: Callable[[HostEnvironments], T]) -> Answers[T]:
     """What `body` gave for the environments of each host in `text`."""
     return everywhere(hosts_of(text), _opened(lambda _, environments: body(environments)))
 

@@ -6,8 +6,9 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 
 from dflash.cli import HOME, print_json
 from dflash.errors import DFlashError, UsageError
@@ -40,9 +41,11 @@ def run(*, host: str, script: str, env: Sequence[str], cwd: str) -> None:
     hosts = hosts_of(host)
     if len(hosts) == 1:
         sys.exit(execute(hosts[0], command))
-    for each, result in everywhere(hosts, connected(lambda _, there: there.execute(command)), _ending):
+    answers = everywhere(hosts, connected(lambda _, there: there.execute(command)), _ending)
+    for each, result in answers:
         _copy(each.name, result.stdout, sys.stdout.buffer)
         _copy(each.name, result.stderr, sys.stderr.buffer)
+    answers.leave()
 
 
 def ping(*, host: str, as_json: bool) -> None:
@@ -59,10 +62,11 @@ def ping(*, host: str, as_json: bool) -> None:
                 print(f"{layer.layer}: {times}, python {layer.python} on {layer.host}", flush=True)
 
     try:
-        list(everywhere(hosts_of(host), one))
+        answers = everywhere(hosts_of(host), one)
     finally:
         if as_json:
             print_json({"layers": found})
+    answers.leave()
 
 
 def detach(*, host: str, script: str, env: Sequence[str], cwd: str) -> None:
@@ -72,27 +76,31 @@ def detach(*, host: str, script: str, env: Sequence[str], cwd: str) -> None:
     command = _command(script, env, cwd)
 
     hosts = hosts_of(host)
-    for each, job in everywhere(hosts, connected(lambda each, there: jobs.start(there, each, command))):
+    answers = everywhere(hosts, connected(lambda each, there: jobs.start(there, each, command)))
+    for each, job in answers:
         print(job if len(hosts) == 1 else f"{each.name}  {job}")
+    answers.leave()
 
 
 def list_jobs(*, host: str, as_json: bool) -> None:
     """Show the jobs of one host or several."""
     from dflash.hosts import jobs
 
-    found: list[tuple[Host, Job]] = []
-    for each, its in everywhere(hosts_of(host), connected(lambda each, there: jobs.list_jobs(there, each))):
-        found += [(each, job) for job in its]
+    answers = everywhere(hosts_of(host), connected(lambda each, there: jobs.list_jobs(there, each)))
+    found: list[tuple[Host, Job]] = [(each, job) for each, its in answers for job in its]
     if as_json:
         print_json({"jobs": [{"host": each.name, **job.to_json()} for each, job in found]})
-        return
-    for each, job in found:
-        ended = "" if job.state == "running" else f" ({job.code})"
-        print(f"{each.name}  {job.id}  {job.state}{ended}")
+    else:
+        for each, job in found:
+            ended = "" if job.state == "running" else f" ({job.code})"
+            print(f"{each.name}  {job.id}  {job.state}{ended}")
+    answers.leave()
 
 
 def follow(*, host: str, job: str, offset: int) -> None:
     """Copy a job's log to standard output until it ends; exits with the job's code. Ctrl-C leaves the job alone."""
+    if offset < 0:
+        raise UsageError("a log begins at byte 0", where=f"--offset {offset}", cure="give 0 or more")
     from dflash.hosts import jobs
     from dflash.hosts.remote import writer
 
@@ -119,8 +127,10 @@ def put(*, host: str, source: str, place: str) -> None:
     with _bars() as bar:
         bars = {each.name: bar(each.name) for each in hosts}
         copy = connected(lambda each, there: files.put(there, Path(source), place, bars[each.name]))
-        for each, copied in everywhere(hosts, copy):
-            _say_copied(f"{source} -> {each.name}:{place}", copied)
+        answers = everywhere(hosts, copy)
+    for each, copied in answers:
+        _say_copied(f"{source} -> {each.name}:{place}", copied)
+    answers.leave()
 
 
 def get(*, host: str, place: str, target: str) -> None:
@@ -158,26 +168,40 @@ def connected(body: Callable[[Host, Connection], T]) -> Callable[[Host], T]:
     return opened
 
 
+@dataclass(frozen=True)
+class Answers(Generic[T]):
+    """What a verb got from its hosts: (host, value) where it went well, and the exit status that is true of all."""
+
+    values: list[tuple[Host, T]]
+    status: int
+
+    def __iter__(self) -> Iterator[tuple[Host, T]]:
+        return iter(self.values)
+
+    def leave(self) -> None:
+        """Exit with the status, unless all went well: after whatever there was to print has been."""
+        if self.status:
+            sys.exit(self.status)
+
+
 def everywhere(
     hosts: Sequence[Host], body: Callable[[Host], T], ending: Callable[[T], str] = lambda value: "ok"
-) -> Iterator[tuple[Host, T]]:
-    """What `body` gave for each host. The failure of a single host is raised. Of several, all at once, those that
-    went well are given, then a table of all is printed, and the exit status is 1 if any did not end with "ok"."""
+) -> Answers[T]:
+    """What `body` gave for each host. The failure of a single host is raised. Several are reached at once, and a table
+    says how each ended; their status is 1 if any did not end with "ok"."""
     from dflash.hosts.remote import on_all
 
     if len(hosts) == 1:
-        yield hosts[0], body(hosts[0])
-        return
-    rows = []
+        return Answers([(hosts[0], body(hosts[0]))], 0)
+    rows, values = [], []
     for each, outcome, seconds in on_all(hosts, body):
         if isinstance(outcome, DFlashError):
             rows.append((each.name, "failed", f"{seconds:.2f} s", str(outcome)))
         else:
-            yield each, outcome
+            values.append((each, outcome))
             rows.append((each.name, ending(outcome), f"{seconds:.2f} s", ""))
     _summary(rows)
-    if any(row[1] != "ok" for row in rows):
-        sys.exit(1)
+    return Answers(values, 1 if any(row[1] != "ok" for row in rows) else 0)
 
 
 def _summary(rows: Sequence[tuple[str, str, str, str]]) -> None:
@@ -248,6 +272,6 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def _copy(name: str, data: bytes, stream: BinaryIO) -> None:
-    for line in data.splitlines(keepends=True):
-        stream.write(name.encode() + b": " + line)
+    for line in data.splitlines():
+        stream.write(name.encode() + b": " + line + b"\n")
     stream.flush()

@@ -74,6 +74,13 @@ def test_several_hosts_answer_each_on_its_own_lines_and_one_failure_is_the_statu
     assert b"Traceback" not in done.stderr
 
 
+def test_what_one_host_gave_is_not_hidden_by_another_that_failed():
+    done = inv("jobs", "--host", "local,ssh:no-such-host.invalid", "--json")
+    assert done.returncode == 1
+    assert "jobs" in json.loads(done.stdout)
+    assert b"can not be resolved" in b" ".join(done.stderr.split())
+
+
 def test_ping_tells_each_layer():
     done = inv("ping", "--host", "local", "--json")
     (layer,) = json.loads(done.stdout)["layers"]
@@ -91,6 +98,13 @@ def test_ping_tells_each_layer():
         (["exec", "--host", "local", "--script", "none.py"], "error: none.py: No such file", 5),
         (["exec", "--host", "ssh:a b", "--", "true"], "error: chain 'ssh:a b', hop 1", 2),
         (["ping", "--host", "nowhere"], "error: ", 2),
+        (["put", "README.md", "x"], "error: --host is missing; give it: --host VALUE", 2),
+        (["follow", "20260101T000000-abcd"], "error: --host is missing", 2),
+        (
+            ["follow", "20260101T000000-abcd", "--host", "local", "--offset", "-5"],
+            "error: --offset -5: a log begins",
+            2,
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_a_true_status(words: list[str], line: str, status: int):

@@ -49,9 +49,13 @@ class Difference:
         return asdict(self)
 
 
-def of_declaration(spec: EnvironmentSpec, lock: Lock) -> Description:
-    """What a folder below envs/ declares, for its oldest Python on this kind of machine."""
-    pinned = lock.here(marker_variables(f"{spec.oldest_python}.0", "x86_64"))
+def of_declaration(spec: EnvironmentSpec, lock: Lock, beside: Description | None = None) -> Description:
+    """What a folder below envs/ declares, for the Python and machine of what it is compared with; by itself, for its
+    oldest Python on x86-64."""
+    python, machine = f"{spec.oldest_python}.0", "x86_64"
+    if beside and re.fullmatch(r"\d+\.\d+\.\d+.*", beside.fields.get("python", "")):
+        python, machine = beside.fields["python"], beside.fields.get("machine", machine)
+    pinned = lock.here(marker_variables(python, machine))
     fields = {
         "lock": lock.id[:ID_LENGTH],
         "python": spec.python,
@@ -113,7 +117,11 @@ def _comparable(a: Description, b: Description) -> Iterator[str]:
             yield name
 
 
-_TRAINING = re.compile(r"torch|triton|transformers|tokenizers|safetensors|numpy|nvidia-.*|cuda-.*|pytorch-triton")
+_COMPUTES = re.compile(
+    r"torch.*|triton.*|pytorch-triton|transformers|tokenizers|safetensors|numpy|scipy|nvidia-.*|cuda-.*|cupy.*|sgl.*"
+    r"|flash.*|vllm.*|xformers|apache-tvm.*|tilelang|quack.*|deep-gemm|mooncake.*|outlines.*|xgrammar|llguidance"
+)
+"""Packages whose version can change what a model computes, or which kernels do it."""
 
 
 def _judge(name: str, a: str | None, b: str | None) -> Difference:
@@ -121,7 +129,7 @@ def _judge(name: str, a: str | None, b: str | None) -> Difference:
         return Difference(name, a, b, "same", "")
     kind, _, what = name.partition(" ")
     verdict: Verdict = "tolerable"
-    if kind == "package" and _TRAINING.fullmatch(what):
+    if kind == "package" and _COMPUTES.fullmatch(what):
         verdict, why = "blocking", "it computes: numbers and compiled graphs can differ"
     elif kind == "package":
         why = "it does not compute anything"

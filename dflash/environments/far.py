@@ -22,7 +22,8 @@ from dflash.environments.generations import (
     generations,
     held,
     history_of,
-    is_finished,
+    meant,
+    named,
     pins_of,
     point,
     remove,
@@ -37,7 +38,8 @@ def main() -> int:
     """`ROLE ROOT [WORD...]`: prints one JSON document on standard output, or a line on standard error."""
     role, root, *words = sys.argv[1:]
     try:
-        print(json.dumps(ROLES[role](Path(os.path.expanduser(root)), *words), separators=(",", ":")))
+        # Resolved: /proc knows processes by real paths.
+        print(json.dumps(ROLES[role](Path(os.path.expanduser(root)).resolve(), *words), separators=(",", ":")))
     except OSError as failure:
         stop(STORAGE, f"{failure.filename or root}: {failure.strerror or failure}")
     return 0
@@ -59,7 +61,8 @@ def list_all(root: Path, *names: str) -> list[dict[str, Any]]:
         if not folder.is_dir() or (names and folder.name not in names):
             continue
         pins, current = pins_of(folder), current_of(folder)
-        for place in generations(folder):
+        gone = [folder / current] if current and not (folder / current).is_dir() else []
+        for place in [*generations(folder), *gone]:
             record = installed.read_record(place)
             found.append(
                 {
@@ -81,28 +84,20 @@ def list_all(root: Path, *names: str) -> list[dict[str, Any]]:
 def use(root: Path, name: str, wanted: str) -> dict[str, Any]:
     """Make `wanted` the current one: a generation's id, or the beginning of some, of which the newest is meant."""
     with held(root, name) as folder:
-        there = [each.name for each in generations(folder) if is_finished(each)]
-        fitting = [each for each in there if each == wanted] or [each for each in there if each.startswith(wanted)]
-        if not fitting:
-            stop(
-                USAGE,
-                f"there is no finished generation {wanted} of {name} in {folder}; ./inv env.create {name} makes one",
-            )
-        before = current_of(folder)
-        if before != fitting[-1]:
+        after, before = meant(folder, name, wanted), current_of(folder)
+        if before != after:
             if before:
                 write(folder / "history", "".join(f"{each}\n" for each in [*history_of(folder), before]))
-            point(folder, fitting[-1])
-        return {"name": name, "before": before or None, "current": fitting[-1]}
+            point(folder, after)
+        return {"name": name, "before": before or None, "current": after}
 
 
 def rollback(root: Path, name: str) -> dict[str, Any]:
     """Make the one used before the current one again."""
     with held(root, name) as folder:
-        history = [each for each in history_of(folder) if is_finished(folder / each)]
+        history, before = history_of(folder), current_of(folder)
         if not history:
             stop(USAGE, f"no earlier generation of {name} is there to go back to")
-        before = current_of(folder)
         point(folder, history[-1])
         write(folder / "history", "".join(f"{each}\n" for each in history[:-1]))
         return {"name": name, "before": before or None, "current": history[-1]}
@@ -111,15 +106,15 @@ def rollback(root: Path, name: str) -> dict[str, Any]:
 def pin(root: Path, name: str, wanted: str, by: str) -> dict[str, Any]:
     """Note that the run `by` needs a generation; with nothing as `wanted`, that it needs none any more."""
     with held(root, name) as folder:
-        (folder / "pins").mkdir(exist_ok=True)
-        if not wanted:
-            with contextlib.suppress(FileNotFoundError):
-                (folder / "pins" / by).unlink()
-        elif not is_finished(folder / wanted):
-            stop(USAGE, f"there is no finished generation {wanted} of {name} in {folder}")
+        file, identity = folder / "pins" / named(by, "a run"), ""
+        file.parent.mkdir(exist_ok=True)
+        if wanted:
+            identity = meant(folder, name, current_of(folder) if wanted == "current" else wanted)
+            write(file, identity)
         else:
-            write(folder / "pins" / by, wanted)
-        return {"name": name, "id": wanted or None, "run": by}
+            with contextlib.suppress(FileNotFoundError):
+                file.unlink()
+        return {"name": name, "id": identity or None, "run": by}
 
 
 def gc(root: Path, name: str) -> list[dict[str, Any]]:

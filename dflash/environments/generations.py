@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,14 @@ from dflash.environments import installed
 
 MISMATCH, STORAGE, USAGE = 3, 5, 2
 """The exit statuses of dflash.errors."""
+NOTE = "note: "
+"""Begins a line that is no error."""
+
+
+def note(line: str) -> None:
+    """Tell the person who called, at once."""
+    sys.stderr.write(f"{NOTE}{line}\n")
+    sys.stderr.flush()
 
 
 def stop(status: int, line: str) -> NoReturn:
@@ -33,35 +42,61 @@ def stop(status: int, line: str) -> NoReturn:
     raise SystemExit(status)
 
 
+def named(text: str, what: str) -> str:
+    """A name that is one part of a path and no more; anything else ends the program."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
+        stop(USAGE, f"{text!r} can not be the name of {what}")
+    return text
+
+
 @contextlib.contextmanager
-def held(root: Path, name: str) -> Iterator[Path]:
+def held(root: Path, name: str, *, make: bool = False) -> Iterator[Path]:
     """The folder of an environment, for this process alone; the kernel lets go of it with the process."""
-    folder = root / "envs" / name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = root / "envs" / named(name, "an environment")
+    if make:
+        folder.mkdir(parents=True, exist_ok=True)
+    elif not folder.is_dir():
+        stop(USAGE, f"there is no environment {name} in {root / 'envs'}; ./inv env.create {name} makes one")
     descriptor = os.open(str(folder / ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            sys.stderr.write(f"another process is at work on {folder}; waiting for it\n")
-            sys.stderr.flush()
+            note(f"another process is at work on {folder}; waiting for it")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield folder
     finally:
         os.close(descriptor)
 
 
+GENERATION = re.compile(r"[0-9a-f]{16}(?:-\d+)?")
+
+
 def generations(folder: Path) -> list[Path]:
-    """Finished and half-made, oldest first."""
-    found = [each for each in folder.iterdir() if each.is_dir() and not each.is_symlink() and each.name != "pins"]
-    return sorted(
-        (each for each in found if not each.name.startswith(".")), key=lambda each: (each.stat().st_mtime, each.name)
-    )
+    """Finished and half-made, in the order in which they were made."""
+    found = [each for each in folder.iterdir() if GENERATION.fullmatch(each.name) and not each.is_symlink()]
+    return sorted(found, key=_made)
+
+
+def _made(place: Path) -> tuple[float, int, str]:
+    record = place / installed.RECORD  # written once; the folder's own time moves whenever something is put into it
+    number = int(place.name.partition("-")[2] or 1)
+    return (record if record.exists() else place).stat().st_mtime, number, place.name
 
 
 def is_finished(place: Path) -> bool:
-    """Whether a generation was made to its end."""
-    return (place / installed.RECORD).exists()
+    """Whether a generation was made to its end, and still says so."""
+    return installed.read_record(place) is not None
+
+
+def meant(folder: Path, name: str, wanted: str) -> str:
+    """The finished generation `wanted`, or the newest whose id begins with that; none ends the program."""
+    there = [each.name for each in generations(folder) if is_finished(each)]
+    fitting = [each for each in there if each == wanted] or [each for each in there if each.startswith(wanted)]
+    if not wanted or not fitting:
+        cure = f"./inv env.create {name} makes one"
+        stop(USAGE, f"there is no finished generation {wanted} of {name} in {folder}; {cure}")
+    return fitting[-1]
 
 
 def current_of(folder: Path) -> str:
@@ -72,9 +107,9 @@ def current_of(folder: Path) -> str:
 
 
 def history_of(folder: Path) -> list[str]:
-    """The generations used before the current one, the latest last."""
+    """The generations used before the current one that are there still, the latest last."""
     with contextlib.suppress(OSError):
-        return (folder / "history").read_text().split()
+        return [each for each in (folder / "history").read_text().split() if is_finished(folder / each)]
     return []
 
 
@@ -87,15 +122,24 @@ def pins_of(folder: Path) -> dict[str, list[str]]:
 
 
 def users_of(place: Path) -> list[int]:
-    """Processes that run from a generation, by what they have mapped and by their command line."""
-    mark, found = str(place).encode() + b"/", []
+    """Processes that run from a generation: by what they have mapped, their command line or their environment. One that
+    was started through `current` may run from any that was in use."""
+    mark, through = str(place).encode() + b"/", str(place.parent / "current").encode() + b"/"
+    found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        for name in ("maps", "cmdline"):
-            with contextlib.suppress(OSError):
-                if mark in (entry / name).read_bytes() and int(entry.name) != os.getpid():
-                    found.append(int(entry.name))
-                    break
+        maps, words, variables = (_bytes(entry / name) for name in ("maps", "cmdline", "environ"))
+        is_python = _bytes(entry / "comm").startswith((b"python", b"pt_"))
+        current = through in words or (is_python and through in variables)
+        if (mark in maps or mark in words or current or mark in variables) and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
     return sorted(found)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def point(folder: Path, name: str) -> None:
@@ -118,6 +162,8 @@ def remove(place: Path) -> int:
     if not place.exists():
         return 0
     record = installed.read_record(place)
+    with contextlib.suppress(OSError):
+        place.with_name(f".{place.name}-verified.json").unlink()
     aside = place.with_name(f".removed-{place.name}-{os.getpid()}")
     os.replace(str(place), str(aside))
     shutil.rmtree(aside)

@@ -15,6 +15,7 @@ import json
 import os
 import posixpath
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -108,13 +109,13 @@ def read(prefix: Path, mode: Mode = "cached") -> Snapshot:
     # interpreter's lock go.
     unknown.sort(key=lambda path: -stats[path].st_size)
     with ThreadPoolExecutor(os.cpu_count() or 4) as pool:
-        digests.update(zip(unknown, pool.map(lambda path: _digest(prefix / path), unknown)))  # noqa: B905 - not in 3.8
+        digests.update(zip(unknown, pool.map(lambda path: _digest(prefix / path, stats[path]), unknown)))  # noqa: B905 - not in 3.8
     if mode == "cached" and unknown:
         _remember(prefix, {path: (_signature(stats[path]), digest) for path, digest in digests.items() if digest})
     made_with, stamp = _text(prefix / "dflash-records"), _text(prefix / "dflash-stamp")
     return Snapshot(
         distributions=tuple(distributions),
-        files={path: OnDisk(stat.st_size, digests.get(path), stat.st_mtime_ns) for path, stat in stats.items()},
+        files={path: OnDisk(each.st_size, digests.get(path), each.st_mtime_ns) for path, each in stats.items()},
         made_with=None if made_with is None else _records(made_with.splitlines()),
         stamp=None if stamp is None else parse_stamp(stamp),
         mode=mode,
@@ -131,9 +132,9 @@ def write_record(prefix: Path, lock: str, python: str, now: float) -> None:
     claimed = {path: claim.sha256 for each in distributions for path, claim in each.claims.items() if claim.sha256}
     owners = Counter(path for each in distributions for path in each.claims)
     files = {}
-    for path, stat in stats.items():
+    for path, each in stats.items():
         digest = claimed.get(path) if owners[path] == 1 else None
-        files[path] = OnDisk(stat.st_size, digest or _digest(prefix / path), stat.st_mtime_ns)
+        files[path] = OnDisk(each.st_size, digest or _digest(prefix / path, each), each.st_mtime_ns)
     plain = {"lock": lock, "python": python, "made": now, "files": packed(files)}
     draft = prefix / (RECORD + ".new")
     with draft.open("w") as file:
@@ -163,11 +164,13 @@ def _listed(prefix: Path, *, everything: bool) -> tuple[list[Distribution], dict
     for each in distributions:
         for path in each.claims.keys() - stats.keys():  # scripts and data outside site-packages
             with contextlib.suppress(OSError):
-                stats[path] = os.stat(prefix / path)
+                stats[path] = os.lstat(prefix / path)
     return distributions, stats
 
 
 def _walk(prefix: Path, folder: str) -> dict[str, os.stat_result]:
+    """Everything but folders and bytecode that Python keeps for itself. A link is a file of its own, not what it leads
+    to: a folder that is one would bring in what nobody recorded."""
     found: dict[str, os.stat_result] = {}
     waiting = [folder]
     while waiting:
@@ -176,13 +179,11 @@ def _walk(prefix: Path, folder: str) -> dict[str, os.stat_result]:
             for entry in entries:
                 path = f"{inside}/{entry.name}" if inside else entry.name
                 if entry.is_dir(follow_symlinks=False):
-                    if entry.name != "__pycache__":  # bytecode comes and goes
+                    if entry.name != "__pycache__":
                         waiting.append(path)
-                elif (
-                    not entry.name.endswith(".pyc") and path not in OURS and not (entry.is_symlink() and entry.is_dir())
-                ):
+                elif path not in OURS:
                     with contextlib.suppress(OSError):
-                        found[path] = entry.stat()
+                        found[path] = entry.stat(follow_symlinks=False)
     return found
 
 
@@ -196,11 +197,7 @@ def _distributions(prefix: Path, site: str, stats: Iterable[str]) -> list[Distri
         if not name:  # a folder left behind: its own name tells
             name, _, version = posixpath.basename(folder)[: -len(".dist-info")].partition("-")
         record = _text(prefix / folder / "RECORD") or ""
-        claims = {
-            path: claim
-            for path, claim in parse_record(record, site).items()
-            if not path.endswith(".pyc") and "/__pycache__/" not in path
-        }
+        claims = {path: claim for path, claim in parse_record(record, site).items() if "/__pycache__/" not in path}
         digest = hashlib.sha256(record.encode()).hexdigest()
         found.append(Distribution(normalised(name), version, folder, claims, digest, parse_requires(metadata)))
     return found
@@ -217,12 +214,17 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _digest(path: Path) -> str | None:
-    state = hashlib.sha256()
+def _digest(path: Path, status: os.stat_result) -> str | None:
+    """Of a file, its content; of a link, where it leads; None for what can not be read."""
     try:
+        if stat.S_ISLNK(status.st_mode):
+            return hashlib.sha256(b"link to " + os.fsencode(os.readlink(str(path)))).hexdigest()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
+            return None
         with path.open("rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_size <= PIECE:
+            if status.st_size <= PIECE:
                 return hashlib.sha256(file.readall()).hexdigest()
+            state = hashlib.sha256()
             while True:
                 piece = file.read(PIECE)
                 if not piece:
@@ -232,23 +234,31 @@ def _digest(path: Path) -> str | None:
         return None
 
 
-def _signature(stat: os.stat_result) -> list[int]:
-    return [stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
+def _signature(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _memory(prefix: Path) -> Path:
+    """Beside a generation, in which nothing is ever changed; in `.venv` itself."""
+    if (prefix / RECORD).exists():
+        return prefix.with_name(f".{prefix.name}-verified.json")
+    return prefix / MEMORY
 
 
 def _recall(prefix: Path) -> dict[str, tuple[list[int], str]]:
     try:
-        stored = json.loads((prefix / MEMORY).read_bytes())
+        stored = json.loads(_memory(prefix).read_bytes())
         return {path: (signature, digest) for path, (signature, digest) in stored.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}  # nothing remembered is only slower
 
 
 def _remember(prefix: Path, digests: Mapping[str, tuple[list[int], str]]) -> None:
-    beside = prefix / f"{MEMORY}.{os.getpid()}"
+    place = _memory(prefix)
+    beside = place.with_name(f"{place.name}.{os.getpid()}")
     try:
         beside.write_text(json.dumps(digests, separators=(",", ":")))
-        beside.replace(prefix / MEMORY)
+        beside.replace(place)
     except OSError:  # a read-only environment is verified all the same
         with contextlib.suppress(OSError):
             beside.unlink()

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,9 +83,9 @@ def relock(folder: Path, upgrade: Sequence[str] = ()) -> list[Change]:
     spec = read_spec(folder / "env.yaml")
     requirements = _text(folder / "requirements.in")
     path = folder / "requirements.lock"
-    before = _text(path) if path.exists() else ""
-    named = {canonicalize_name(Requirement(line).name) for line in _lines(requirements)}
-    known = named | {each.name for each in (parse_lock(before.encode(), path).entries if before else ())}
+    before, former = _former(path)
+    named = {canonicalize_name(each.name) for each in _asked(requirements, folder / "requirements.in")}
+    known = named | {each.name for each in (former.entries if former else ())}
     for name in upgrade:
         if canonicalize_name(name) not in known:
             raise ConfigError(f"there is no {name} to upgrade", file=path, cure="name a package of the lock")
@@ -98,7 +99,31 @@ def relock(folder: Path, upgrade: Sequence[str] = ()) -> list[Change]:
     torch_as_declared(lock, spec, path)
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
-    return _changes(parse_lock(before.encode(), path) if before else None, lock)
+    return _changes(former, lock)
+
+
+def _former(path: Path) -> tuple[str, Lock | None]:
+    """The lock so far; nothing when there is none, or none that can be read: it is about to be made again."""
+    if not path.exists():
+        return "", None
+    try:
+        text = _text(path)
+        return text, parse_lock(text.encode(), path)
+    except ConfigError:
+        return "", None
+
+
+def _asked(requirements: str, file: Path) -> list[Requirement]:
+    """The requirements, parsed. Raises ConfigError with the line of one that is none."""
+    found = []
+    for number, line in enumerate(requirements.splitlines(), start=1):
+        text = line.partition("#")[0].strip()
+        try:
+            found += [Requirement(text)] if text else []
+        except InvalidRequirement:
+            cure = "write NAME, NAME==VERSION or another requirement of PEP 508"
+            raise ConfigError(f"{text!r} is not a requirement", file=file, line=number, column=1, cure=cure) from None
+    return found
 
 
 def torch_as_declared(lock: Lock, spec: EnvironmentSpec, file: Path) -> None:
@@ -133,20 +158,19 @@ def _lines(requirements: str) -> list[str]:
 
 
 def _unmet(spec: EnvironmentSpec, requirements: str, lock: Lock) -> Iterator[str]:
-    pinned = {each.name: each.version for each in lock.entries}
-    for line in _lines(requirements):
-        try:
-            asked = Requirement(line)
-        except InvalidRequirement:
-            yield f"requirements.in: {line!r} is not a requirement"
-            continue
-        version = pinned.get(canonicalize_name(asked.name))
-        if version is None:
+    pinned: dict[str, list[str]] = defaultdict(list)
+    for each in lock.entries:
+        pinned[each.name].append(each.version)
+    for asked in _asked(requirements, Path("requirements.in")):
+        versions = pinned[canonicalize_name(asked.name)]
+        if asked.marker and not versions:
+            continue  # for another platform than the lock's, or it would have been resolved
+        if not versions:
             yield f"requirements.in: asks for {asked.name}, which the lock does not have"
-        elif not asked.specifier.contains(version, prereleases=True):
-            yield f"requirements.in: asks for {line}; the lock has {version}"
-    if pinned.get("torch", spec.torch) != spec.torch:
-        yield f"env.yaml: declares torch {spec.torch}; the lock has {pinned['torch']}"
+        elif not any(asked.specifier.contains(version, prereleases=True) for version in versions):
+            yield f"requirements.in: asks for {asked}; the lock has {' and '.join(versions)}"
+    if pinned["torch"] and spec.torch not in pinned["torch"]:
+        yield f"env.yaml: declares torch {spec.torch}; the lock has {' and '.join(pinned['torch'])}"
 
 
 def _resolve(folder: Path, spec: EnvironmentSpec, before: str, upgrade: Sequence[str]) -> str:
@@ -229,7 +253,14 @@ def _hashes(text: str) -> dict[str, list[str]]:
 
 
 def _changes(before: Lock | None, after: Lock) -> list[Change]:
-    old = {each.name: each.version for each in before.entries} if before else {}
-    new = {each.name: each.version for each in after.entries}
+    old, new = _versions(before), _versions(after)
     names = sorted(old.keys() | new.keys())
     return [Change(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)]
+
+
+def _versions(lock: Lock | None) -> dict[str, str]:
+    """Each name's version; of several for several platforms, all of them."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for each in lock.entries if lock else ():
+        found[each.name].append(each.version)
+    return {name: " and ".join(sorted(versions)) for name, versions in found.items()}

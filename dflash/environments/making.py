@@ -14,66 +14,78 @@ import sys
 import time
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dflash.environments import installed
 from dflash.environments.bootstrap import pip_settings, uv_environment
-from dflash.environments.generations import MISMATCH, generations, held, is_finished, remove, stop
+from dflash.environments.generations import MISMATCH, STORAGE, generations, held, is_finished, remove, stop
 
 
-def create(root: Path, name: str, lock: str, python: str, uv: str, wheels: str, again: str) -> dict[str, Any]:
+def create(
+    root: Path, name: str, lock: str, python: str, uv: str, wheels: str, backend: str, again: str
+) -> dict[str, Any]:
     """Make the generation of `lock` unless it is there. `python` is a version range, `wheels` a folder of wheels, or
-    nothing for an index; `again` asks for another one of the same lock."""
-    with held(root, name) as folder:
-        known = [each for each in generations(folder) if each.name.split("-")[0] == lock]
-        finished = [each for each in known if is_finished(each)]
+    nothing for an index; `backend` says where uv finds builds of torch that no index here has; `again` asks for another
+    generation of the same lock."""
+    with held(root, name, make=True) as folder:
+        finished = [each for each in generations(folder) if each.name.split("-")[0] == lock and is_finished(each)]
         if finished and not again:
             return {"id": finished[-1].name, "made": False, "seconds": 0.0}
         free = (lock if number == 1 else f"{lock}-{number}" for number in range(1, 1000))
         place = next(folder / each for each in free if not is_finished(folder / each))
         begun = time.monotonic()
         remove(place)
-        version = build(place, python, uv, wheels)
-        installed.write_record(place, lock_text_id(), version, time.time())
+        try:
+            version = build(place, python, uv, wheels, backend)
+            installed.write_record(place, lock_text_id(), version, time.time())
+        except (OSError, SystemExit):  # a full disk, say: what is half-made would only keep it full
+            remove(place)
+            raise
         return {"id": place.name, "made": True, "seconds": time.monotonic() - begun}
 
 
-def build(place: Path, python: str, uv: str, wheels: str) -> str:
+def build(place: Path, python: str, uv: str, wheels: str, backend: str) -> str:
     """A virtual environment at `place`, with exactly what the lock pins; its Python's version."""
     environment = uv_settings()
     found = run([uv, "python", "find", "--no-python-downloads", "--system", python], environment)
     if found.returncode:
         stop(MISMATCH, f"there is no Python {python} here; install one (Debian: apt-get install python3 python3-dev)")
-    interpreter = found.stdout.strip()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    made = run([uv, "venv", "--quiet", "--python", interpreter, str(place)], environment)
-    if made.returncode:
-        stop(MISMATCH, f"no virtual environment could be made at {place}: {last(made.stderr)}")
-    lock = place / "requirements.lock"
+    must([uv, "venv", "--quiet", "--no-project", "--python", found.stdout.strip(), str(place)], environment)
     with zipfile.ZipFile(sys.argv[0]) as archive:
         for each in ("requirements.lock", "env.yaml"):
             (place / each).write_bytes(archive.read(each))
     environment.setdefault("UV_LINK_MODE", link_mode(uv, place, environment))
-    source = ["--no-index", "--find-links", wheels] if wheels else []
-    words = [
-        uv,
-        "pip",
-        "sync",
-        "--quiet",
-        "--require-hashes",
-        "--python",
-        str(place / "bin" / "python"),
-        *source,
-        str(lock),
-    ]
+    interpreter = str(place / "bin" / "python")
+    sync = [uv, "pip", "sync", "--quiet", "--require-hashes", "--python", interpreter]
+    lock = str(place / "requirements.lock")
+    ways = [["--no-index", "--find-links", wheels]] if wheels else [[], ["--torch-backend", backend]]
+    must_one_of([[*sync, *way, lock] for way in ways], environment)
+    return must([interpreter, "-ISc", "import platform; print(platform.python_version())"], environment).strip()
+
+
+def must_one_of(ways: list[list[str]], environment: dict[str, str]) -> None:
+    """Run the first of several ways that works. When none does, what the first one said is what tells."""
+    done = [run(ways[0], environment)]
+    for words in ways[1:]:
+        if done[-1].returncode:
+            done.append(run(words, environment))
+    if done[-1].returncode:
+        fail(done[0])
+
+
+def must(words: list[str], environment: dict[str, str]) -> str:
+    """Run a step of making an environment; its output. One that fails ends the program, with what it said."""
     done = run(words, environment)
     if done.returncode:
-        remove(place)
-        stop(MISMATCH, f"the lock could not be installed: {' '.join(done.stderr.split())[:600]}")
-    asked = run(
-        [str(place / "bin" / "python"), "-ISc", "import platform; print(platform.python_version())"], environment
-    )
-    return asked.stdout.strip()
+        fail(done)
+    return done.stdout
+
+
+def fail(done: subprocess.CompletedProcess[str]) -> NoReturn:
+    """End the program with what a step said."""
+    said = " ".join(done.stderr.split())[:600] or f"it ended with {done.returncode}"
+    full = "No space left on device" in said
+    stop(STORAGE if full else MISMATCH, f"the environment could not be made as its lock pins it: {said}")
 
 
 def link_mode(uv: str, place: Path, environment: dict[str, str]) -> str:
@@ -122,8 +134,3 @@ def run(words: list[str], environment: dict[str, str]) -> subprocess.CompletedPr
         )
     except OSError as failure:
         return subprocess.CompletedProcess(words, 127, "", f"{words[0]}: {failure.strerror}")
-
-
-def last(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "no word about why"

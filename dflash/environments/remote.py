@@ -15,6 +15,7 @@ from typing import Any
 from packaging.markers import default_environment
 
 from dflash.environments.cuda import driver
+from dflash.environments.generations import NOTE
 from dflash.environments.lock import Lock, lock_id, parse_lock, read_lock
 from dflash.environments.locking import torch_as_declared
 from dflash.environments.problems import problem
@@ -22,7 +23,7 @@ from dflash.environments.shadows import judge_surroundings
 from dflash.environments.snapshot import Mode, Snapshot
 from dflash.environments.spec import EnvironmentSpec, read_spec
 from dflash.environments.surroundings import Surroundings
-from dflash.environments.verify import judge
+from dflash.environments.verify import REMAKE, judge
 from dflash.errors import DFlashError, EnvironmentMismatch, StorageError, UsageError, storage_error
 from dflash.finding import Finding
 from dflash.hosts import files
@@ -94,8 +95,13 @@ class HostEnvironments:
                 self._tell(f"sending the wheels of {wheels}")
                 files.put(self._connection, wheels, source)
         declared = {name: _bytes(folder / name) for name in ("requirements.lock", "env.yaml")}
-        words = (spec.name, lock.id[:ID_LENGTH], spec.python, uv, source, "again" if again else "")
-        return Made(**self._call("create", *words, declared=declared))
+        words = (spec.name, lock.id[:ID_LENGTH], spec.python, uv, source, spec.torch_backend, "again" if again else "")
+        try:
+            return Made(**self._call("create", *words, declared=declared))
+        except EnvironmentMismatch as failure:
+            if spec.indexes and not wheels:
+                failure.cure = f"some files are on {', '.join(spec.indexes)}, which uv must know there (UV_INDEX)"
+            raise
 
     def _send_uv(self, tool: Path, place: str, machine: str) -> None:
         if machine != os.uname().machine:
@@ -137,13 +143,19 @@ class HostEnvironments:
         around = Surroundings(**plain["surroundings"])
         return Reading(Snapshot.from_json(plain["snapshot"]), around, plain["seconds"])
 
-    def verify(self, folder: Path, prefix: str, mode: Mode = "full") -> tuple[list[Finding], Reading]:
+    def verify(self, folder: Path, prefix: str, mode: Mode = "full") -> tuple[list[Finding], Reading | None]:
         """Compare the generation at `prefix` with the lock that it was made from, the declaration in `folder`, and
-        what lies around it."""
-        reading = self.read(prefix, mode)
+        what lies around it. A generation that is gone is a finding, and there is no reading of it."""
+        remake = self.remake.replace("NAME", folder.name)
+        try:
+            reading = self.read(prefix, mode)
+        except UsageError:
+            return [problem("no-record", "environment", f"is gone from {prefix}", remake)], None
+        if reading.snapshot.record is None and reading.snapshot.stamp is not None:
+            remake = REMAKE  # a .venv, which ./inv makes
         spec, lock = read_spec(folder / "env.yaml"), read_lock(folder / "requirements.lock")
         own = self._own_lock(prefix, reading.snapshot) or lock
-        return judged(spec, own, lock, reading, self.remake.replace("NAME", spec.name)), reading
+        return judged(spec, own, lock, reading, remake), reading
 
     def _own_lock(self, prefix: str, snapshot: Snapshot) -> Lock | None:
         """The lock that lies in a generation, when it is still the one that it was made from."""
@@ -154,18 +166,35 @@ class HostEnvironments:
 
     def _call(self, role: str, *words: str, declared: Mapping[str, bytes] | None = None) -> Any:
         packed = archive("dflash.environments.far", _MODULES, declared)
-        said = bytearray()
+        said = _Said(self._tell)
         command = program("python3", packed, role, self._root, *words)
-        result = self._connection.execute(command, stderr=said.extend)
-        lines = said.decode(errors="replace").strip().splitlines()
+        result = self._connection.execute(command, stderr=said)
         if result.code:
-            last = lines[-1] if lines else f"it ended with {result.code}"
+            last = said.last() or f"it ended with {result.code}"
             if "No module named" in last:
                 last = f"python3 there is not whole ({last}); install python3, not python3-minimal"
             raise _ERRORS.get(result.code, EnvironmentMismatch)(last, where=self._connection.layer)
-        for line in lines:
-            self._tell(line)
         return json.loads(result.stdout)
+
+
+class _Said:
+    """What the far end says on its error side: notes are passed on at once, and the rest is why it failed."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell, self._rest, self._lines = tell, b"", [""]
+
+    def __call__(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            text = line.decode(errors="replace")
+            if text.startswith(NOTE):
+                self._tell(text.removeprefix(NOTE))
+            elif text.strip():
+                self._lines.append(text.strip())
+
+    def last(self) -> str:
+        """The last line that was no note."""
+        return self._rest.decode(errors="replace").strip() or self._lines[-1]
 
 
 def judged(spec: EnvironmentSpec, own: Lock, declared: Lock, reading: Reading, remake: str) -> list[Finding]:

@@ -19,6 +19,8 @@ def _range(text: str) -> str:
         SpecifierSet(text)
     except InvalidSpecifier:
         raise ValueError(f"{text!r} is not a version range; one looks like '>=3.11,<3.14'") from None
+    if not any(each.operator in (">=", "==") for each in SpecifierSet(text)):
+        raise ValueError(f"{text!r} names no oldest Python, for which a lock is resolved; write '>=3.11,<3.14', say")
     return text
 
 
@@ -66,7 +68,8 @@ class EnvironmentSpec(BaseModel):
     @property
     def oldest_python(self) -> str:
         """The lower end of `python`, such as `3.11`: what a lock is resolved for."""
-        return min(str(each.version) for each in SpecifierSet(self.python) if each.operator in (">=", "=="))
+        lower = (each.version for each in SpecifierSet(self.python) if each.operator in (">=", "=="))
+        return min((text.removesuffix(".*") for text in lower), key=Version)
 
 
 def read_spec(path: str | Path) -> EnvironmentSpec:

@@ -52,7 +52,8 @@ def judge(
     wanted = lock.here(variables)
     by_name: dict[str, list[Distribution]] = defaultdict(list)
     for each in snapshot.distributions:
-        if each.name in wanted or each.name not in BROUGHT_BY_VENV:
+        # uv brings none of them into a generation.
+        if each.name in wanted or snapshot.record is not None or each.name not in BROUGHT_BY_VENV:
             by_name[each.name].append(each)
     here = [each for group in by_name.values() for each in group]
     problems = [
@@ -62,7 +63,7 @@ def judge(
         *_contents(snapshot, here, spec.allowed_conflicts, remake),
         *_two_owners(snapshot, spec.allowed_conflicts, remake),
         *_unowned(snapshot, remake),
-        *_against_record(snapshot, remake),
+        *_against_record(snapshot, spec.allowed_conflicts, remake),
         *_origin(lock, snapshot, wanted, remake),
     ]
     if any(each.severity == "block" for each in problems):
@@ -117,7 +118,7 @@ def _contents(
             file = snapshot.files.get(path)
             if file is None and not in_namespace(path):  # cuda.py has a name of its own for those
                 gone.append(path)
-            elif file is not None and _differs(claim, file) and not _is_shared(path, shared):
+            elif file is not None and _differs(claim, file, snapshot.mode) and not _is_shared(path, shared):
                 changed.append(path)
         for paths, verb in ((gone, "removed"), (changed, "changed")):
             if paths:
@@ -129,10 +130,11 @@ def _is_shared(path: str, shared: Sequence[str]) -> bool:
     return path.partition("/site-packages/")[2] in shared
 
 
-def _differs(claim: Claim, file: OnDisk) -> bool:
+def _differs(claim: Claim, file: OnDisk, mode: Mode) -> bool:
     if claim.sha256 and file.sha256:
         return claim.sha256 != file.sha256
-    return claim.size is not None and claim.size != file.size
+    unread = mode != "quick" and claim.sha256 is not None and file.sha256 is None
+    return unread or (claim.size is not None and claim.size != file.size)
 
 
 def _two_owners(snapshot: Snapshot, shared: Sequence[str], remake: str) -> Iterator[Finding]:
@@ -149,21 +151,25 @@ def _two_owners(snapshot: Snapshot, shared: Sequence[str], remake: str) -> Itera
 
 
 def _unowned(snapshot: Snapshot, remake: str) -> Iterator[Finding]:
-    owned = {path for each in snapshot.distributions for path in each.claims}
-    # A distribution without a usable RECORD is reported for that, not for each of its files; a generation's record
-    # knows what else was there when it was made.
-    known = owned | set(snapshot.record.files if snapshot.record else ())
-    strays = [path for path in snapshot.files if path not in known and ".dist-info/" not in path]
+    if snapshot.record is not None:
+        known = set(snapshot.record.files)  # what was there when it was made, whoever claims what is there now
+        strays = [path for path in snapshot.files if path not in known]
+    else:
+        owned = {path for each in snapshot.distributions for path in each.claims}
+        # A distribution without a usable RECORD is reported for that, not for each of its files.
+        strays = [path for path in snapshot.files if path not in owned and ".dist-info/" not in path]
     if strays:
-        yield problem("added", "site-packages", f"no package owns {_some(strays)}", remake)
+        where = "environment" if snapshot.record else "site-packages"
+        yield problem("added", where, f"no package owns {_some(strays)}", remake)
 
 
-def _against_record(snapshot: Snapshot, remake: str) -> Iterator[Finding]:
+def _against_record(snapshot: Snapshot, shared: Sequence[str], remake: str) -> Iterator[Finding]:
     """What no package claims, such as scripts, pyvenv.cfg and RECORDs, against what was written down. In quick mode
     times tell, too: nothing changes a file of an environment."""
     if snapshot.record is None:
         return
-    claimed = {path for each in snapshot.distributions for path, claim in each.claims.items() if claim.sha256}
+    claims = {path for each in snapshot.distributions for path, claim in each.claims.items() if claim.sha256}
+    claimed = {path for path in claims if not _is_shared(path, shared)}
     gone, changed = [], []
     for path, before in snapshot.record.files.items():
         now = snapshot.files.get(path)
@@ -172,7 +178,7 @@ def _against_record(snapshot: Snapshot, remake: str) -> Iterator[Finding]:
                 gone.append(path)
             continue
         touched = snapshot.mode == "quick" and (now.size, now.mtime) != (before.size, before.mtime)
-        if touched or (path not in claimed and _differs(Claim(before.sha256, before.size), now)):
+        if touched or (path not in claimed and _differs(Claim(before.sha256, before.size), now, snapshot.mode)):
             changed.append(path)
     for paths, verb in ((gone, "removed"), (changed, "changed")):
         if paths:

@@ -43,18 +43,24 @@ def fill(folder: Path, wheels: Path, tell: Callable[[str], object] = lambda line
     torch_as_declared(lock, spec, folder / "requirements.lock")
     wheels.mkdir(parents=True, exist_ok=True)
     version = python_for(spec)
+    _refuse_others(lock, wheels)  # before anything is fetched beside them
     _fetch(spec, lock, folder / "requirements.lock", wheels, version, tell)
-    known = {digest for each in lock.entries for digest in each.hashes}
-    found = sorted(path for path in wheels.iterdir() if path.suffix == ".whl" or path.name.endswith(".tar.gz"))
-    for path in found:
-        if _sha256(path) not in known:
-            what = "the lock has no file with this hash"
-            raise EnvironmentMismatch(
-                what, where=str(path), cure="move it away: a wheelhouse holds the lock's files only"
-            )
+    found = _refuse_others(lock, wheels)
     tell("making the environment from it, with no network")
     proved = prove(folder, wheels, version)
     return Wheelhouse(wheels, len(found), sum(path.stat().st_size for path in found), proved)
+
+
+def _refuse_others(lock: Lock, wheels: Path) -> list[Path]:
+    """The files of a wheelhouse. Raises EnvironmentMismatch naming all that are none of the lock's."""
+    known = {digest for each in lock.entries for digest in each.hashes}
+    found = sorted(path for path in wheels.iterdir() if path.suffix == ".whl" or path.name.endswith(".tar.gz"))
+    others = [path.name for path in found if _sha256(path) not in known]
+    if others:
+        what = f"the lock has no file with the hash of {', '.join(others)}"
+        cure = "move them away: a wheelhouse holds the lock's files only"
+        raise EnvironmentMismatch(what, where=str(wheels), cure=cure)
+    return found
 
 
 def python_for(spec: EnvironmentSpec) -> str:
@@ -116,7 +122,8 @@ def prove(folder: Path, wheels: Path, version: str) -> bool | None:
     if not alone[0] or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
         return None
     tool = str(Path(sys.prefix) / "bin" / "uv")
-    with tempfile.TemporaryDirectory(prefix="dflash-wheelhouse-") as name:
+    # Beside the wheels, where there is room for such files.
+    with tempfile.TemporaryDirectory(prefix=".proof-", dir=wheels.resolve().parent) as name:
         environment = {**os.environ, "UV_CACHE_DIR": f"{name}/cache", "UV_PYTHON_DOWNLOADS": "never"}
         # Links to the temporary cache, which is on the same disk: nothing here outlives the proof.
         environment |= {"UV_LINK_MODE": "hardlink", "UV_NO_CONFIG": "1"}
@@ -129,6 +136,8 @@ def prove(folder: Path, wheels: Path, version: str) -> bool | None:
             done = subprocess.run([*alone, *words], env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
                 reason = " ".join(done.stderr.split())[:400]
+                if "No space left" in reason:
+                    raise StorageError("No space left on device", where=str(wheels.parent), cure="free space there")
                 raise EnvironmentMismatch(f"it does not suffice: {reason}", where=str(wheels), cure="fill it again")
     return True
 

@@ -310,8 +310,11 @@ class Agent:
             command.input = None
 
     def _drain(self, identity: int, command: Command, descriptor: int) -> None:
+        room = min(CHUNK, WINDOW - command.unacknowledged)
+        if room <= 0:  # the other stream has just filled the window; reading nothing would look like the end
+            return
         try:
-            data = os.read(descriptor, min(CHUNK, WINDOW - command.unacknowledged))
+            data = os.read(descriptor, room)
         except BlockingIOError:
             return
         if data:
@@ -453,14 +456,20 @@ def marked(mark: bytes) -> list[int]:
 
 
 def kill_all(mark: bytes) -> None:
-    """Kill all that this process started, however it was orphaned; forks meanwhile are caught by the next round."""
+    """Kill all that this process started, however it was orphaned; forks meanwhile are caught by the next round.
+    What another user's is, by sudo say, can not be killed from here, and is not waited for."""
+    others: set[int] = set()
     while True:
-        found = descendants(os.getpid()) + marked(mark)
+        found = set(descendants(os.getpid()) + marked(mark)) - others
         if not found:
             return
         for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            try:
                 os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            except PermissionError:
+                others.add(pid)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

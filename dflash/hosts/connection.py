@@ -212,7 +212,7 @@ class Connection:
         try:
             with self._writing:
                 self._stream.write(agent.pack(number, kind, payload))
-        except OSError as failure:
+        except (OSError, ValueError) as failure:  # ValueError: the stream was closed meanwhile
             self._lose(str(failure) or type(failure).__name__)
             raise self._lost_error() from failure
 

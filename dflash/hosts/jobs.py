@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import secrets
 import time
@@ -10,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_exponential_jitter
+from tenacity import retry, retry_if_exception
 
 from dflash.errors import UsageError
 from dflash.hosts import keeper
@@ -100,23 +101,25 @@ def follow(host: Host, identity: str, sink: Callable[[bytes], object], offset: i
         UsageError: there is no such job.
         HostError: the host can not be reached, or could not be again for PATIENCE_S.
     """
-    place, known = offset, False  # a host that was never reached is an error at once; one that was is waited for
+    place, heard = offset, 0.0  # a host that was never reached is an error at once; one that was is waited for
 
     def count(data: bytes) -> None:
-        nonlocal place
+        nonlocal place, heard
         sink(data)
         place += len(data)
+        heard = time.monotonic()
 
     @retry(
-        retry=retry_if_exception(lambda failure: known and isinstance(failure, LostConnection | Unreachable)),
-        wait=wait_exponential_jitter(multiplier=0.2, max=10),
-        stop=stop_after_delay(PATIENCE_S),
+        retry=retry_if_exception(lambda failure: heard > 0 and isinstance(failure, LostConnection | Unreachable)),
+        wait=lambda state: random.uniform(0.5, 1) * min(10.0, 0.2 + (time.monotonic() - heard) / 4),
+        # From the last that was heard of the host, not from the first attempt: a log is followed for days.
+        stop=lambda state: time.monotonic() - heard > PATIENCE_S,
         reraise=True,
     )
     def attempt() -> Job:
-        nonlocal known
+        nonlocal heard
         with reach(host.chain) as connection:
-            known = True
+            heard = time.monotonic()
             result = _keeper(connection, host, "follow", identity, str(place), sink=count)
             _require(result, connection, identity)
             return show(connection, host, identity)

@@ -24,6 +24,8 @@ import sys
 import time
 
 MARK = "dflash-job"
+VARIABLE = b"DFLASH_JOB"
+"""Set for a job, so that its processes are known where the keeper can not adopt orphans, or has been killed."""
 POLL_S = 0.05
 
 
@@ -71,6 +73,21 @@ def descendants(root: int) -> list[int]:
     return below
 
 
+def marked(folder: str) -> list[int]:
+    """Living processes that a job's environment was given to."""
+    word, found = VARIABLE + b"=" + os.fsencode(os.path.basename(folder)), []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    ours = word in file.read().split(b"\0")
+            except OSError:
+                continue
+            if ours:
+                found.append(int(name))
+    return found
+
+
 def keeper_of(folder: str) -> int | None:
     """The keeper's process id while it lives."""
     words = read(os.path.join(folder, "keeper")).split()
@@ -82,7 +99,7 @@ def start(folder: str) -> None:
     """Start the job whose spec comes on standard input; ends when the keeper is at work."""
     payload = sys.stdin.buffer.read()
     os.makedirs(os.path.dirname(folder), exist_ok=True)
-    os.mkdir(folder)
+    os.mkdir(folder, 0o700)  # the spec may hold secrets among its variables
     with open(os.path.join(folder, "spec"), "wb") as file:
         file.write(payload)
     log = os.open(os.path.join(folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -117,6 +134,7 @@ def keep(folder: str, payload: bytes, tell: int) -> None:
     if place:
         argv.insert(int(place), write_script(folder, os.fsdecode(name), text))
     environment.pop(b"DFLASH_AGENT", None)  # by which an agent that ends would know the job as its own
+    environment[VARIABLE] = os.fsencode(os.path.basename(folder))
     me = stat_of(os.getpid())
     write_whole(os.path.join(folder, "keeper"), f"{os.getpid()} {me[1] if me else 0}")
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -204,17 +222,23 @@ def stop(folder: str, grace: float) -> None:
     """SIGTERM to every process of the job, SIGKILL to what is left after `grace` seconds; ends when none is."""
     require(folder)
     keeper = keeper_of(folder)
-    if keeper is None:
-        return
     signalled: set[int] = set()
+    others: set[int] = set()
     until = time.monotonic() + grace
-    while keeper_of(folder) is not None:
+    while True:
         kill = time.monotonic() > until
-        for pid in descendants(keeper):
+        found = set(marked(folder)) | set(descendants(keeper) if keeper and keeper_of(folder) else ())
+        if not found - others and (others or keeper_of(folder) is None):
+            return
+        for pid in found - others:
             if kill or pid not in signalled:
                 signalled.add(pid)
-                with contextlib.suppress(ProcessLookupError):
+                try:
                     os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
+                except ProcessLookupError:
+                    pass
+                except PermissionError:  # another user's, by sudo say
+                    others.add(pid)
         time.sleep(POLL_S)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -76,6 +76,7 @@ def execute(host: Host, command: Command) -> int:
 
 
 T = TypeVar("T")
+AT_ONCE = 32
 
 
 def on_all(hosts: Sequence[Host], body: Callable[[Host], T]) -> list[tuple[Host, T | DFlashError, float]]:
@@ -88,10 +89,25 @@ def on_all(hosts: Sequence[Host], body: Callable[[Host], T]) -> list[tuple[Host,
             outcome = body(host)
         except DFlashError as failure:
             outcome = failure
+        except Exception as failure:  # one host's bug must not hide what the others gave
+            outcome = DFlashError(f"{type(failure).__name__}: {failure}", where=host.name)
         return host, outcome, time.monotonic() - begun
 
-    with ThreadPoolExecutor(max_workers=min(32, len(hosts))) as pool:
-        return list(pool.map(one, hosts))
+    # Daemons, not a pool, which waits for its threads: on Ctrl-C the process ends, its streams with it, and with those
+    # what runs on the hosts.
+    results: dict[int, tuple[Host, T | DFlashError, float]] = {}
+    room = threading.Semaphore(AT_ONCE)
+
+    def work(place: int) -> None:
+        with room:
+            results[place] = one(hosts[place])
+
+    threads = [threading.Thread(target=work, args=(place,), daemon=True) for place in range(len(hosts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results[place] for place in range(len(hosts))]
 
 
 @dataclass(frozen=True)

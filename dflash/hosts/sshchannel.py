@@ -32,6 +32,9 @@ class AcceptNew(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(descriptor, "ab") as file:
+            before = self._file.read_bytes()
+            if before and not before.endswith(b"\n"):  # an entry of its own, whatever wrote the last one
+                file.write(b"\n")
             file.write(f"{hostname} {key.get_name()} {key.get_base64()}\n".encode())
 
 
@@ -96,7 +99,9 @@ def connect(hop: Ssh) -> Fabric:
     """An open connection, its host key checked: a new one is accepted, a changed one refused."""
     connection = Fabric(hop.host, user=hop.user, port=hop.port, connect_timeout=CONNECT_S)
     known = _known_hosts(connection)
-    connection.client.set_missing_host_key_policy(AcceptNew(known[0]))
+    strict = str(connection.ssh_config.get("stricthostkeychecking", "")).lower() in ("yes", "true")
+    policy = paramiko.RejectPolicy() if strict else AcceptNew(known[0])
+    connection.client.set_missing_host_key_policy(policy)
     for file in known:
         if file.is_file():
             connection.client.load_system_host_keys(str(file))

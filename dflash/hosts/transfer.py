@@ -12,6 +12,7 @@ renamed. A message is a u32 length and a list, each item a u32 length and bytes;
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import stat
@@ -130,18 +131,38 @@ def offer(base: bytes, read: Read, write: Write, progress: Callable[[int, int], 
 def receive(base: bytes, read: Read, write: Write, progress: Callable[[int, int], object] = unseen) -> tuple[int, int]:
     """Put what an offering end sends at `base`; what is there with the same content is left alone. As `offer`."""
     items = get(read)[1:]
-    wanted, there = [], []
+    # Two transfers of one file would write one part: others into this folder wait. The kernel lets go of it with us.
+    folder = os.path.dirname(base) or b"."
+    os.makedirs(folder, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        return _received(base, items, read, write, progress)
+    finally:
+        os.close(held)
+
+
+def _received(
+    base: bytes, items: list[bytes], read: Read, write: Write, progress: Callable[[int, int], object]
+) -> tuple[int, int]:
+    wanted, there, modes = [], [], []
+    links: set[bytes] = set()
     for place in range(0, len(items), 5):
         relative, kind, mode, size, content = items[place : place + 5]
         parts = relative.split(b"/")
-        if relative.startswith(b"/") or b".." in parts:
+        above = {b"/".join(parts[:depth]) for depth in range(1, len(parts))}
+        if relative.startswith(b"/") or b".." in parts or above & links:
             raise TransferError(f"a path leads out of the folder: {os.fsdecode(relative)}")
         path = os.path.join(base, relative) if relative else base
         if kind == b"d":
             os.makedirs(path, exist_ok=True)
             os.chmod(path, int(mode, 8) | 0o700)
+            modes.append((path, int(mode, 8)))
         elif kind == b"l":
+            links.add(relative)
             _link(path, content)
+        elif os.path.isdir(path) and not os.path.islink(path):
+            raise TransferError(f"{os.fsdecode(path)} is a folder; name the file in it")
         else:
             os.makedirs(os.path.dirname(path) or b".", exist_ok=True)
             offset = _have(path, int(mode, 8), int(size), content)
@@ -164,6 +185,8 @@ def receive(base: bytes, read: Read, write: Write, progress: Callable[[int, int]
                 done += len(piece)
                 progress(done, total)
         _finish(path, mode_bits, content)
+    for path, mode_bits in reversed(modes):  # now that nothing is written below it any more
+        os.chmod(path, mode_bits)
     send(write, [b"done"])
     return total, kept
 
@@ -223,7 +246,7 @@ def main() -> None:
             view = view[os.write(1, view) :]
 
     try:
-        role(os.fsencode(sys.argv[2]), lambda size: os.read(0, size), write)
+        role(os.path.expanduser(os.fsencode(sys.argv[2])), lambda size: os.read(0, size), write)
     except (OSError, TransferError, EOFError) as failure:
         path = getattr(failure, "filename", None)
         reason = getattr(failure, "strerror", None) or str(failure)

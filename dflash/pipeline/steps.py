@@ -76,7 +76,13 @@ def _data(step: StepInputs) -> Result:
     return build_dataset(step.config, _model(step), step.out, step.progress)
 
 
+def vault_folder(root: Path) -> Path:
+    """Where compile caches are kept: below the root, or in a folder that several hosts share."""
+    return Path(os.environ.get("DFLASH_VAULT") or root / "vault")
+
+
 def _prewarm(step: StepInputs) -> Result:
+    from dflash.compilation.vault import Vault
     from dflash.training.prewarm import prewarm
 
     request = {
@@ -84,7 +90,7 @@ def _prewarm(step: StepInputs) -> Result:
         "target": str(_model(step)),
         "rows": str(step.inputs["data"] / ROWS),
     }
-    return prewarm(request, step.out, step.progress)
+    return prewarm(request, step.out, step.progress, Vault(vault_folder(step.root)))
 
 
 def _train(step: StepInputs) -> Result:

@@ -19,12 +19,17 @@ torch: "2.11.0"
 torch_backend: cu130
 cuda: "13.0"
 min_driver: "580.65.06"
+allowed_conflicts: [nvidia/__init__.py]
 """
+
+
+SHARED = {"nvidia/__init__.py": b""}
 
 
 def nccl(wheels: Path, major: int, version: str = "2.28.9") -> Path:
     """NCCL's wheels for two majors of CUDA own the same path, as the real ones do."""
     files = {"nvidia/nccl/lib/libnccl.so.2": f"for CUDA {major}".encode(), "nvidia/nccl/include/nccl.h": b"the same"}
+    files |= SHARED
     return make_wheel(wheels, f"nvidia_nccl_cu{major}", version, files)
 
 
@@ -39,7 +44,12 @@ def declare(folder: Path, wheels: Path, name: str = "small") -> Path:
             requires=("triton==3.6.0",),
         ),
         make_wheel(wheels, "triton", "3.6.0"),
-        make_wheel(wheels, "nvidia_cuda_runtime", "13.0.96", {"nvidia/cu13/lib/libcudart.so.13": b"runtime"}),
+        make_wheel(
+            wheels,
+            "nvidia_cuda_runtime",
+            "13.0.96",
+            {**SHARED, "nvidia/cu13/lib/libcudart.so.13": b"runtime"},
+        ),
         nccl(wheels, 13),
         make_wheel(wheels, "numpy", "2.3.0", {"numpy/__init__.py": b"x = 1\n", "numpy/core.py": b"y = 2\n" * 1000}),
     ]

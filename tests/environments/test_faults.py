@@ -80,6 +80,36 @@ def add(env: Damaged) -> None:
     (env.site / "sitecustomize.py").write_text("print('hello')\n")
 
 
+def add_a_folder_by_a_link(env: Damaged) -> None:
+    elsewhere = env.wheels / "elsewhere" / "einops"
+    elsewhere.mkdir(parents=True, exist_ok=True)
+    (elsewhere / "__init__.py").touch()
+    (env.site / "einops").symlink_to(elsewhere)
+
+
+def add_bytecode_without_a_source(env: Damaged) -> None:
+    """Python runs it at its start."""
+    (env.site / "sitecustomize.pyc").write_bytes(b"bytecode")
+
+
+def install_setuptools(env: Damaged) -> None:
+    """A virtual environment of Python's own has it; a generation has only what is locked."""
+    env.install(
+        env.wheel("setuptools", "80.0", {"setuptools/__init__.py": b"", "distutils-precedence.pth": b"import os\n"})
+    )
+
+
+def replace_by_a_pipe(env: Damaged) -> None:
+    """Reading it would wait for ever."""
+    (env.site / "numpy/core.py").unlink()
+    os.mkfifo(env.site / "numpy/core.py")
+
+
+def edit_a_shared_file(env: Damaged) -> None:
+    """Two packages may own it, so no RECORD decides; what was written down does."""
+    (env.site / "nvidia/__init__.py").write_text("import os\n")
+
+
 def uninstall(env: Damaged) -> None:
     env.uninstall("numpy")
 
@@ -149,7 +179,12 @@ FAULTS: list[tuple[Callable[[Damaged], None], str, str]] = [
     (edit_keeping_size_and_time, "changed", "package numpy"),
     (edit_a_file_of_no_package, "changed", "environment"),
     (remove, "removed", "package numpy"),
-    (add, "added", "site-packages"),
+    (add, "added", "environment"),
+    (add_a_folder_by_a_link, "added", "environment"),
+    (add_bytecode_without_a_source, "added", "environment"),
+    (install_setuptools, "extra", "package setuptools"),
+    (replace_by_a_pipe, "changed", "package numpy"),
+    (edit_a_shared_file, "changed", "environment"),
     (uninstall, "missing", "package numpy"),
     (install_something_else, "extra", "package einops"),
     (install_another_version, "version", "package numpy"),

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,86 @@ def test_what_somebody_needs_is_never_removed(environments: HostEnvironments, fo
     assert [row["id"] for row in environments.gc("small") if row["removed"]] == [ids[1], ids[2]]
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "small/x", "smal", "-rf"])
+def test_only_the_name_of_an_environment_that_is_there_is_taken(
+    environments: HostEnvironments, folder: Path, wheels: Path, name: str, host: Host
+):
+    made = environments.create(folder, wheels=wheels).id
+    environments.use("small", made)
+    before = tree(Path(str(host.root)))
+    for act in (environments.gc, environments.rollback, lambda name: environments.use(name, made)):
+        with pytest.raises(UsageError, match=r"can not be the name|there is no environment"):
+            act(name)
+    with pytest.raises(UsageError, match="can not be the name of a run"):
+        environments.pin("small", made, "../../evil")
+    assert tree(Path(str(host.root))) == before
+
+
+def test_a_generation_is_in_use_by_its_real_path_its_link_and_a_shell_that_activated_it(
+    tmp_path: Path, folder: Path, wheels: Path
+):
+    """The host's root is a link, as /home is on many machines."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "home").symlink_to(tmp_path / "disk")
+    host = Host("here", parse_chain("local"), root=str(tmp_path / "home" / "root"))
+    with on_host(host) as environments:
+        ids = [environments.create(folder, wheels=wheels, again=number > 0).id for number in range(3)]
+        base = tmp_path / "disk" / "root" / "envs" / "small"
+        activated = {
+            **os.environ,
+            "VIRTUAL_ENV": str(base / ids[1]),
+            "PATH": f"{base / ids[1]}/bin:{os.environ['PATH']}",
+        }
+        sleep = ["-c", "import torch, time; time.sleep(60)"]
+        with (
+            subprocess.Popen([str(base / ids[0] / "bin" / "python"), *sleep]) as first,
+            subprocess.Popen(["python", *sleep], env=activated) as second,
+        ):
+            try:
+                kept = {row["id"]: row["why"] for row in environments.gc("small") if not row["removed"]}
+            finally:
+                first.kill()
+                second.kill()
+        assert kept == {ids[0]: f"process {first.pid} runs from it", ids[1]: f"process {second.pid} runs from it"}
+
+
+def test_verifying_makes_no_generation_newer(environments: HostEnvironments, folder: Path, wheels: Path):
+    first = environments.create(folder, wheels=wheels).id
+    second = environments.create(folder, wheels=wheels, again=True).id
+    place = path_of(environments, first)
+    before = tree(place)
+    environments.verify(folder, str(place), "cached")
+    assert tree(place) == before
+    assert environments.use("small", first[:15])["current"] == second
+
+
+def test_a_current_generation_that_is_gone_blocks(environments: HostEnvironments, folder: Path, wheels: Path):
+    environments.use("small", environments.create(folder, wheels=wheels).id)
+    (row,) = environments.listed()
+    Path(row["path"]).rename(Path(row["path"]).with_name("gone"))
+    (row,) = environments.listed()
+    assert (row["current"], row["finished"]) == (True, False)
+    findings, _ = environments.verify(folder, row["path"])
+    assert [(each.severity, each.name) for each in findings] == [("block", "no-record")]
+
+
+def test_two_makers_at_once_make_one_and_the_one_that_waits_says_so(host: Host, folder: Path, wheels: Path):
+    told: list[str] = []
+    made = []
+
+    def make() -> None:
+        with on_host(host, told.append) as environments:
+            made.append(environments.create(folder, wheels=wheels))
+
+    threads = [threading.Thread(target=make) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(each.made for each in made) == [False, True]
+    assert [line for line in told if "another process is at work" in line]
+
+
 def test_making_using_and_removing_one_changes_no_byte_of_the_other(
     host: Host, environments: HostEnvironments, folder: Path, wheels: Path, tmp_path: Path
 ):
@@ -216,7 +297,7 @@ def test_a_wheel_that_is_missing_is_named_and_nothing_is_left(
     environments: HostEnvironments, folder: Path, wheels: Path
 ):
     next(wheels.glob("triton-*")).unlink()
-    with pytest.raises(EnvironmentMismatch, match=r"the lock could not be installed: .*triton"):
+    with pytest.raises(EnvironmentMismatch, match=r"could not be made as its lock pins it: .*triton"):
         environments.create(folder, wheels=wheels)
     assert environments.listed() == []
 

@@ -42,7 +42,7 @@ def test_what_is_there_stays_and_what_is_missing_comes(folder: Path, wheels: Pat
 def test_a_file_that_the_lock_does_not_know_is_refused_and_stays(folder: Path, tmp_path: Path):
     house = tmp_path / "house"
     stray = make_wheel(house, "einops", "0.8.0")
-    with pytest.raises(EnvironmentMismatch, match=r"einops-0\.8\.0\S+: the lock has no file with this hash"):
+    with pytest.raises(EnvironmentMismatch, match=r"the lock has no file with the hash of einops-0\.8\.0"):
         fill(folder, house)
     assert stray.exists()
 

@@ -43,6 +43,18 @@ def test_a_caller_that_a_signal_ends_leaves_nothing(
         assert caller.wait(10) in (130, -number)
 
 
+def test_ctrl_c_ends_a_command_on_several_hosts_at_once(lab_sshd: Sshd):
+    marker = "979.731"
+    words = [sys.executable, "-B", "-m", "dflash", "exec", "--host", "local,ssh:lab-bash", "--", "sleep", marker]
+    with subprocess.Popen(words, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as caller:
+        wait_until(lambda: len(running(marker)) == 2, "the sleeps")
+        caller.send_signal(signal.SIGINT)
+        wait_until(lambda: not running(marker), "the end of the sleeps", WITHIN_S)
+        _, said = caller.communicate(timeout=10)
+    assert caller.returncode == 130
+    assert b"Traceback" not in said
+
+
 def test_a_caller_that_falls_silent_is_given_up_and_its_commands_are_killed():
     marker = "984.731"
     program = f"from tests.hosts.conftest import connect\nconnect('local').run(['sleep', '{marker}'])\n"

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,28 @@ def test_much_on_the_error_side_first_does_not_block(here: Connection):
     script = "head -c 5000000 /dev/zero >&2; head -c 5000000 /dev/zero"
     result = here.run(["sh", "-c", script])
     assert (len(result.stdout), len(result.stderr)) == (5_000_000, 5_000_000)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02])
+def test_both_streams_at_once_arrive_whole_however_slowly_they_are_read(here: Connection, pause: float):
+    """They share a window: one that has just filled it must not look like the other's end."""
+    program = (
+        "import sys, threading\n"
+        "def fill(stream):\n    for _ in range(24): stream.write(bytes(1 << 18))\n    stream.flush()\n"
+        "threads = [threading.Thread(target=fill, args=(s.buffer,)) for s in (sys.stdout, sys.stderr)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]\n"
+    )
+    got = {"out": 0, "err": 0}
+
+    def sink(name: str) -> Callable[[bytes], None]:
+        def take(data: bytes) -> None:
+            got[name] += len(data)
+            time.sleep(pause)
+
+        return take
+
+    done = here.run(["python3", "-c", program], stdout=sink("out"), stderr=sink("err"))
+    assert (done.status, got) == (0, {"out": 24 << 18, "err": 24 << 18})
 
 
 def test_commands_run_at_once_on_one_stream(here: Connection):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,6 +144,59 @@ def test_a_part_with_wrong_bytes_is_thrown_away_and_never_used(here: Connection,
     assert not place.exists()
     put(here, source, str(place))
     assert place.read_bytes() == source.read_bytes()
+
+
+def test_two_transfers_of_one_file_at_once_both_succeed(tmp_path: Path):
+    source, place = tmp_path / "source", tmp_path / "there" / "file"
+    source.write_bytes(os.urandom(1 << 20) * 20)
+    failures: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            with connect("local") as connection:
+                put(connection, source, str(place))
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=send) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert place.read_bytes() == source.read_bytes()
+    assert [path.name for path in place.parent.iterdir()] == ["file"]
+
+
+def test_a_folder_that_may_not_be_written_arrives_with_its_mode(here: Connection, tmp_path: Path):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "file").touch()
+    source.chmod(0o555)
+    put(here, source, str(tmp_path / "there"))
+    assert (tmp_path / "there").stat().st_mode & 0o777 == 0o555
+
+
+def test_a_file_does_not_take_the_place_of_a_folder(here: Connection, tmp_path: Path):
+    (tmp_path / "file").touch()
+    (tmp_path / "there").mkdir()
+    with pytest.raises(TransferFailed, match="is a folder; name the file in it"):
+        put(here, tmp_path / "file", str(tmp_path / "there"))
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_a_file_below_a_link_that_came_along_is_refused(tmp_path: Path):
+    """A far end that is not to be trusted could write anywhere with it."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    manifest = [b"manifest", b"", b"d", b"755", b"0", b"", b"l", b"l", b"777", b"0", os.fsencode(victim)]
+    manifest += [b"l/file", b"f", b"644", b"0", b"0" * 64]
+    sent = bytearray()
+    transfer.send(sent.extend, manifest)
+    stream = io.BytesIO(bytes(sent))
+    with pytest.raises(transfer.TransferError, match="leads out of the folder"):
+        transfer.receive(os.fsencode(tmp_path / "target"), stream.read, lambda data: None)
+    assert list(victim.iterdir()) == []
 
 
 def test_a_missing_source_is_named_with_its_side(there: Connection, tmp_path: Path):

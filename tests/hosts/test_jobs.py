@@ -102,6 +102,35 @@ def test_stopping_reaches_processes_in_sessions_of_their_own(host: Host):
     assert running(marker) == []
 
 
+def test_a_log_that_was_followed_for_long_is_followed_through_a_break(host: Host, monkeypatch: pytest.MonkeyPatch):
+    """A follower's patience begins when it loses the host, not when it began to follow."""
+    monkeypatch.setattr(jobs, "PATIENCE_S", 2.0)
+    job = start(host, "sh", "-c", "i=0; while [ $i -lt 50 ]; do echo line $i; i=$((i+1)); sleep 0.1; done")
+    log, broken, begun = bytearray(), [False], time.monotonic()
+
+    def sink(data: bytes) -> None:
+        log.extend(data)
+        if not broken[0] and time.monotonic() - begun > 3:
+            broken[0] = True
+            kill_agents_followed(job)
+
+    assert jobs.follow(host, job, sink).status == 0
+    assert broken[0]
+    assert log.decode().splitlines() == [f"line {number}" for number in range(50)]
+
+
+def test_stopping_reaches_what_nobody_adopted_and_what_a_killed_keeper_left(host: Host):
+    marker = f"95{time.monotonic_ns() % 100000}.731"
+    job = start(host, "sh", "-c", f"(setsid sleep {marker} &); exec sleep {marker}")
+    wait_until(lambda: len(running(marker)) == 2, "the sleeps")
+    with reach(host.chain) as connection:
+        keeper = connection.run(["cat", f"{host.root}/jobs/{job}/keeper"]).stdout.split()[0].decode()
+        connection.run(["sh", "-c", 'kill -9 "$1"', "sh", keeper])
+        assert jobs.show(connection, host, job).state == "lost"
+        jobs.stop(connection, host, job, grace=0.3)
+    wait_until(lambda: running(marker) == [], "the end of the sleeps")
+
+
 def test_a_log_is_followed_through_a_broken_connection_without_losing_or_repeating_a_byte(host: Host):
     count = 30000
     script = f"i=0; while [ $i -lt {count} ]; do echo line $i; i=$((i+1)); done; sleep 1"
@@ -156,6 +185,13 @@ def test_a_killed_caller_leaves_the_job_running(host: Host, lab_sshd: Sshd):
         assert jobs.show(connection, host, job).state == "running"
         assert jobs.stop(connection, host, job).signal == 15
     assert running(marker) == []
+
+
+def test_what_a_job_was_given_is_its_owners_alone(host: Host):
+    job = start(host, "true", env={"TOKEN": "secret"})
+    with reach(host.chain) as connection:
+        shown = connection.run(["stat", "-c", "%a", f"{host.root}/jobs/{job}"]).stdout
+    assert shown == b"700\n"
 
 
 def test_an_id_that_is_not_there_is_one_line(host: Host):

@@ -223,6 +223,27 @@ def test_a_new_host_key_is_written_down_once(reached: Sshd):
     assert len(lines) == 2
 
 
+def test_a_known_hosts_whose_last_line_has_no_end_keeps_its_entry(reached: Sshd):
+    reached.known_hosts.write_text("other ssh-ed25519 AAAA")
+    connect("ssh:lab").close()
+    lines = reached.known_hosts.read_text().splitlines()
+    assert lines[0] == "other ssh-ed25519 AAAA"
+    assert len(lines) == 2
+
+
+def test_a_new_host_key_is_refused_where_ssh_config_wants_it_so(reached: Sshd):
+    config = reached.home / ".ssh" / "config"
+    before, known = config.read_text(), reached.known_hosts.read_text()
+    config.write_text(f"Host lab\n  StrictHostKeyChecking yes\n{before}")
+    reached.known_hosts.write_text("")
+    try:
+        assert "not found in known_hosts" in str(failure_of("ssh:lab"))
+        assert reached.known_hosts.read_text() == ""
+    finally:
+        config.write_text(before)
+        reached.known_hosts.write_text(known)
+
+
 def test_a_container_that_does_not_exist(reached: Sshd):
     failure = failure_of("ssh:lab/lxc:nobody-home")
     assert isinstance(failure, ContainerMissing)

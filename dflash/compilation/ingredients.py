@@ -1,0 +1,116 @@
+"""Everything that decides whether a compile cache is valid here: the vault's key, ingredient by ingredient.
+
+Inductor's own key has the code of the graph, its inputs with their devices, its configuration, torch's and Triton's
+source and the GPU's name; not in it, and in ours, are the interpreter, the C++ compiler and the processor, for which
+CPU kernels are compiled. Driver, host and path do not decide: they are recorded beside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+OVERRIDES = re.compile(r"(?:TORCH|TRITON|PYTORCH|INDUCTOR|AOT|CUDA_|NVIDIA_TF32|CXX$|OMP_)\w*")
+"""Variables that change what is compiled, or how."""
+PLACES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "OMP_NUM_THREADS"})
+"""Of those, what says only where, or how fast."""
+
+
+def ingredients(
+    graphs: Mapping[str, Any],
+    sources: Sequence[Path],
+    devices: Sequence[str],
+    environ: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """The key. `graphs` is all of the configuration that shapes a graph, `sources` the files that define them,
+    `devices` the ordered map from worker to device, such as `("cuda:0 NVIDIA H200 9.0", ...)` or `("cpu", ...)`."""
+    return {
+        "torch": _distribution("torch"),
+        "triton": _distribution("triton"),
+        "cuda": _cuda(),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "machine": platform.machine(),
+        "processor": processor(Path("/proc/cpuinfo")),
+        "compiler": compiler(environ.get("CXX", "g++")),
+        "devices": ", ".join(devices),
+        "graphs": json.dumps(graphs, sort_keys=True),
+        "sources": digest(sources),
+        "overrides": json.dumps(overrides(environ), sort_keys=True),
+    }
+
+
+def recorded(cache: Path) -> dict[str, str]:
+    """What is good to know of a snapshot, and decides nothing."""
+    return {"host": socket.gethostname(), "path": str(cache), "driver": _driver()}
+
+
+def overrides(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that change what is compiled."""
+    return {name: value for name, value in environ.items() if OVERRIDES.fullmatch(name) and name not in PLACES}
+
+
+def digest(sources: Sequence[Path]) -> str:
+    """A hash of files, by name and content, whatever folder they lie in."""
+    state = hashlib.sha256()
+    for path in sorted(sources, key=lambda each: each.name):
+        state.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return state.hexdigest()[:16]
+
+
+def processor(cpuinfo: Path) -> str:
+    """The instruction sets that CPU kernels are compiled for, as a hash: two models with the same are the same."""
+    try:
+        found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    names = sorted(found.group(1).split()) if found else []
+    return hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
+
+
+def compiler(name: str) -> str:
+    """The C++ compiler's first line about itself; empty when it is not there."""
+    try:
+        done = subprocess.run([name, "--version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.partition("\n")[0]
+
+
+def _distribution(name: str) -> str:
+    """Version and a hash of every file's hash: the RECORD, which env.verify holds against the files."""
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return "none"
+    record = found.read_text("RECORD") or ""
+    lines = sorted(line for line in record.splitlines() if ".pyc" not in line and ".dist-info/" not in line)
+    return f"{found.version} {hashlib.sha256(chr(10).join(lines).encode()).hexdigest()[:16]}"
+
+
+def _cuda() -> str:
+    """What torch was built for, from its version.py: importing torch takes seconds."""
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.submodule_search_locations:
+        return "none"
+    text = (Path(found.submodule_search_locations[0]) / "version.py").read_text()
+    cuda = re.search(r"^cuda\b[^=]*= *['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    return cuda.group(1) if cuda else "none"
+
+
+def _driver() -> str:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return "none"
+    found = re.search(r"(\d+\.\d+(?:\.\d+)?)", text)
+    return found.group(1) if found else "none"
