@@ -15,9 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from dflash.errors import StorageError
-from dflash.images.failures import BaseMissing, BuildFailed, EngineMissing, ImageError, RegistryFailed, WrongDigest
+from dflash.images.failures import (
+    BaseMissing,
+    BuildFailed,
+    EngineMissing,
+    ImageError,
+    RegistryFailed,
+    StoreBusy,
+    WrongDigest,
+)
 
 OLDEST = Version("26.0")  # the first whose BuildKit (0.13) has rewrite-timestamp; a distribution's may not say its own
 _STORE = "use Docker 26 or newer with the containerd image store: the feature containerd-snapshotter in daemon.json"
@@ -80,6 +89,7 @@ def image_digest(reference: str) -> str | None:
     return found.stdout.strip() if found.returncode == 0 else None
 
 
+@retry(retry=retry_if_exception_type(StoreBusy), stop=stop_after_attempt(6), wait=wait_random(1, 4), reraise=True)
 def build(words: Sequence[str], metadata: Path) -> str:
     """Run `docker buildx build` with its progress on standard error; the digest of the manifest it made.
 
@@ -147,6 +157,8 @@ def failure_of(lines: Sequence[str]) -> BuildFailed | BaseMissing | StorageError
     last = re.sub(r"^ERROR: (failed to build: )?(failed to solve: )?", "", _last(text))
     if full := _full(text):
         return full
+    if re.search(r"ref \S+ locked for \S+ .*: unavailable", last):
+        return StoreBusy(f"the engine's store was locked: {last[-200:]}", cure="try again")
     missing = re.search(r"(\S+): failed to resolve source metadata for \S+?: (.*)|pull access denied.*", last)
     if missing:
         return BaseMissing(f"the base can not be pulled: {last}", cure="take an image that is here with --base")

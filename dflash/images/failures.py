@@ -4,6 +4,7 @@ ImageError
 ├── EngineMissing     no docker, no buildx, no engine that answers, or one that can not do it
 ├── BaseMissing       a base that can not be pulled
 ├── BuildFailed       a step of a Dockerfile failed
+│   └── StoreBusy     the engine's store was locked for a moment; worth another try
 ├── RegistryFailed    a registry is down, does not know us or does not have it
 ├── WrongDigest       there are other bytes than the digest says
 └── NotReproducible   two builds of the same differ
@@ -30,6 +31,10 @@ class BaseMissing(ImageError):
 
 class BuildFailed(ImageError):
     """A step of the Dockerfile failed."""
+
+
+class StoreBusy(BuildFailed):
+    """The engine's store was locked by itself: containerd's writer of one layer met another of the same."""
 
 
 class RegistryFailed(ImageError):

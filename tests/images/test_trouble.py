@@ -6,6 +6,7 @@ import contextlib
 import gc
 import http.server
 import json
+import os
 import shutil
 import threading
 import urllib.error
@@ -14,12 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tenacity import wait_none
 
 from dflash.errors import StorageError, UsageError
 from dflash.hosts.inventory import find_host
+from dflash.images import engine as engine_room
 from dflash.images.build import Wish, build
 from dflash.images.engine import failure_of, find_engine
-from dflash.images.failures import BaseMissing, BuildFailed, EngineMissing, RegistryFailed, WrongDigest
+from dflash.images.failures import BaseMissing, BuildFailed, EngineMissing, RegistryFailed, StoreBusy, WrongDigest
 from dflash.images.verify import verify_image
 from tests.images.lab import BASE, commit
 from tests.lab.buildkit import Engine
@@ -228,3 +231,29 @@ def test_what_a_failed_step_said_last_is_told(own: str, said: str):
 def test_a_failure_before_any_step_is_buildkit_s_own_word():
     failure = failure_of(["#1 [internal] load build definition", "ERROR: failed to build: dockerfile parse error"])
     assert str(failure) == "dockerfile parse error"
+
+
+LOCKED = """#13 exporting to oci image format
+#13 ERROR: mount callback failed on /tmpmounts/containerd-mount42: failed to open writer: ref moby/1/lxsr locked for 8ms
+ERROR: failed to build: failed to solve: mount callback failed on /tmpmounts/mount42: failed to open writer: \
+ref moby/1/lxsr locked for 8.823831ms (since 2026-11-29 21:37:22.438433385 +0000 UTC m=+42.734252906): unavailable
+"""
+
+
+def test_a_store_that_was_locked_for_a_moment_is_worth_another_try():
+    assert isinstance(failure_of(LOCKED.splitlines()), StoreBusy)
+
+
+def test_a_build_is_tried_again_when_the_store_was_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A docker that fails so once, then builds."""
+    program = tmp_path / "docker"
+    script = f"""#!/bin/sh
+if [ ! -e {tmp_path}/tried ]; then touch {tmp_path}/tried; cat {tmp_path}/locked >&2; exit 1; fi
+echo '{{"containerimage.digest": "sha256:1"}}' > {tmp_path}/metadata
+"""
+    (tmp_path / "locked").write_text(LOCKED)
+    program.write_text(script)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(engine_room.build.retry, "wait", wait_none())
+    assert engine_room.build(["."], tmp_path / "metadata") == "sha256:1"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from dflash.compilation.parcels import wanted
+from dflash.compilation.vault import Vault, differing
 from dflash.errors import CompilationError
 from dflash.progress import Silent
 from dflash.training.packing import save_rows
-from dflash.training.prewarm import CACHE, cache_environment, prewarm
+from dflash.training.prewarm import CACHE, cache_environment, graph_key, prewarm
 from tests.training.small import CONFIG, as_json, rows
 
 REPOSITORY = Path(__file__).parents[2]
@@ -36,10 +39,16 @@ def request_for_warmth(target_folder: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def warmed(request_for_warmth: dict, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
-    """A pre-warmed folder, and the report of its pre-warm."""
+def vault(tmp_path_factory: pytest.TempPathFactory) -> Vault:
+    place = tmp_path_factory.mktemp("vault")
+    return Vault(place / "vault", place / "key")
+
+
+@pytest.fixture(scope="module")
+def warmed(request_for_warmth: dict, vault: Vault, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """A pre-warmed folder, kept in the vault, and the report of its pre-warm."""
     out = tmp_path_factory.mktemp("prewarm")
-    return out, prewarm(request_for_warmth, out, Silent())
+    return out, prewarm(request_for_warmth, out, Silent(), vault)
 
 
 def test_prewarm_finds_every_graph_in_a_second_pass(warmed: tuple[Path, dict]):
@@ -56,6 +65,46 @@ def test_a_training_in_front_of_a_warm_cache_compiles_nothing(
     counts = train(target_folder, tmp_path, out / CACHE)["cache"]
     assert counts["graphs"] == counts["autograd_hits"] == 4
     assert (counts["autograd_misses"], counts["inductor_misses"], counts["bypasses"]) == (0, 0, 0)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in wanted(folder)}
+
+
+def test_a_cache_that_was_deleted_comes_back_from_the_vault_and_nothing_is_compiled(
+    warmed: tuple[Path, dict], request_for_warmth: dict, vault: Vault, target_folder: Path, tmp_path: Path
+):
+    """Also for a run with another learning rate, seed and length, none of which shapes a graph."""
+    out, report = warmed
+    before = contents(out / CACHE)
+    shutil.rmtree(out / CACHE)
+    other = replace(COMPILED, seed=9, steps=7, optimizer=replace(COMPILED.optimizer, lr=1e-5))
+    again = prewarm({**request_for_warmth, "config": asdict(other)}, out, Silent(), vault)
+    assert (again["from_vault"], again["snapshot"], again["hit_rate"]) == (True, report["snapshot"], 1.0)
+    assert again["roles"] == {}, "nothing was compiled"
+    after = contents(out / CACHE)
+    assert {name: after[name] for name in before} == before
+    counts = train(target_folder, tmp_path, out / CACHE)["cache"]
+    assert (counts["autograd_misses"], counts["inductor_misses"], counts["bypasses"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "ingredient"),
+    [
+        ({"anchors": COMPILED.anchors + 1}, "graphs"),
+        ({"topology": replace(COMPILED.topology, drafters=COMPILED.topology.drafters + 1)}, "devices"),
+        ({"draft": replace(COMPILED.draft, layers=COMPILED.draft.layers + 1)}, "graphs"),
+    ],
+)
+def test_what_shapes_a_graph_is_in_the_vaults_key(request_for_warmth: dict, change: dict, ingredient: str):
+    key = graph_key(request_for_warmth)
+    other = graph_key({**request_for_warmth, "config": asdict(replace(COMPILED, **change))})
+    assert ingredient in {line.partition(":")[0] for line in differing(key, other)}
+
+
+def test_what_only_steers_the_training_is_not(request_for_warmth: dict):
+    other = replace(COMPILED, seed=9, steps=7, prefetch=1, optimizer=replace(COMPILED.optimizer, lr=1e-5))
+    assert graph_key({**request_for_warmth, "config": asdict(other)}) == graph_key(request_for_warmth)
 
 
 @pytest.mark.nightly
