@@ -1,5 +1,8 @@
 """`python -m dflash VERB`: what `./inv VERB` runs."""
 
-from dflash.cli import main
+try:
+    from dflash.cli import main
 
-main()
+    main()
+except KeyboardInterrupt:  # while modules were still being imported
+    raise SystemExit(130) from None

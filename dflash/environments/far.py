@@ -22,6 +22,7 @@ from dflash.environments.generations import (
     generations,
     held,
     history_of,
+    is_finished,
     meant,
     named,
     pins_of,
@@ -123,7 +124,8 @@ def gc(root: Path, name: str) -> list[dict[str, Any]]:
     found = []
     with held(root, name) as folder:
         pins, current, before = pins_of(folder), current_of(folder), history_of(folder)[-1:]
-        for place in generations(folder):
+        known = generations(folder)
+        for place in known:
             users = users_of(place)
             why = ""
             if place.name == current:
@@ -134,6 +136,8 @@ def gc(root: Path, name: str) -> list[dict[str, Any]]:
                 why = f"pinned by run {pins[place.name][0]}"
             elif place.name in before:
                 why = "the one to go back to"
+            elif place == known[-1] and is_finished(place):
+                why = "the one made last"
             freed = 0
             if not why:
                 freed = remove(place)

@@ -89,7 +89,7 @@ def image_digest(reference: str) -> str | None:
     return found.stdout.strip() if found.returncode == 0 else None
 
 
-@retry(retry=retry_if_exception_type(StoreBusy), stop=stop_after_attempt(6), wait=wait_random(1, 4), reraise=True)
+@retry(retry=retry_if_exception_type(StoreBusy), stop=stop_after_attempt(3), wait=wait_random(1, 4), reraise=True)
 def build(words: Sequence[str], metadata: Path) -> str:
     """Run `docker buildx build` with its progress on standard error; the digest of the manifest it made.
 

@@ -116,7 +116,7 @@ def test_using_and_going_back(environments: HostEnvironments, folder: Path, whee
 
 
 def test_what_somebody_needs_is_never_removed(environments: HostEnvironments, folder: Path, wheels: Path):
-    ids = [environments.create(folder, wheels=wheels, again=number > 0).id for number in range(6)]
+    ids = [environments.create(folder, wheels=wheels, again=number > 0).id for number in range(7)]
     environments.use("small", ids[3])
     environments.use("small", ids[4])
     environments.pin("small", ids[1], "20260101T000000-run")
@@ -133,8 +133,9 @@ def test_what_somebody_needs_is_never_removed(environments: HostEnvironments, fo
         ids[3]: (False, "the one to go back to"),
         ids[4]: (False, "in use"),
         ids[5]: (True, "nobody needs it"),
+        ids[6]: (False, "the one made last"),
     }
-    assert sorted(row["id"] for row in environments.listed()) == sorted(ids[1:5])
+    assert sorted(row["id"] for row in environments.listed()) == sorted([*ids[1:5], ids[6]])
     environments.pin("small", "", "20260101T000000-run")
     assert [row["id"] for row in environments.gc("small") if row["removed"]] == [ids[1], ids[2]]
 
@@ -163,6 +164,7 @@ def test_a_generation_is_in_use_by_its_real_path_its_link_and_a_shell_that_activ
     host = Host("here", parse_chain("local"), root=str(tmp_path / "home" / "root"))
     with on_host(host) as environments:
         ids = [environments.create(folder, wheels=wheels, again=number > 0).id for number in range(3)]
+        environments.use("small", ids[2])
         base = tmp_path / "disk" / "root" / "envs" / "small"
         activated = {
             **os.environ,
@@ -179,7 +181,8 @@ def test_a_generation_is_in_use_by_its_real_path_its_link_and_a_shell_that_activ
             finally:
                 first.kill()
                 second.kill()
-        assert kept == {ids[0]: f"process {first.pid} runs from it", ids[1]: f"process {second.pid} runs from it"}
+        runs_from = {ids[0]: f"process {first.pid} runs from it", ids[1]: f"process {second.pid} runs from it"}
+        assert kept == {**runs_from, ids[2]: "in use"}
 
 
 def test_verifying_makes_no_generation_newer(environments: HostEnvironments, folder: Path, wheels: Path):
@@ -259,7 +262,8 @@ def test_the_real_server_and_the_real_trainer_live_side_by_side(tmp_path: Path):
         assert not [each for each in environments.verify(envs / "serve-sglang", place)[0] if each.severity == "block"]
         environments.use("serve-sglang", environments.create(envs / "serve-sglang", again=True).id)
         environments.rollback("serve-sglang")
-        assert [row["removed"] for row in environments.gc("serve-sglang")] == [False, True]
+        environments.create(envs / "serve-sglang", again=True)
+        assert [row["removed"] for row in environments.gc("serve-sglang")] == [False, True, False]
         assert environments.read(train["path"]).snapshot.files == before
         assert not [
             each for each in environments.verify(envs / "train-cu130", train["path"])[0] if each.severity == "block"

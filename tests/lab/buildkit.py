@@ -76,7 +76,8 @@ def buildkit() -> Iterator[Engine]:
         engine = Engine(socket, environment)
         with log.open("wb") as output:
             words = [*ISOLATED, "sh", "-c", START, "sh", str(root), str(folder)]
-            process = subprocess.Popen(words, stdout=output, stderr=output)
+            inside = {**os.environ, "TMPDIR": "/tmp"}  # ours may not be there, in a root of its own
+            process = subprocess.Popen(words, env=inside, stdout=output, stderr=output)
         try:
             wait_until(lambda: _answers(engine, process, log), "dockerd", 30)
             yield engine
