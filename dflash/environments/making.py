@@ -46,7 +46,7 @@ def create(
 
 def build(place: Path, python: str, uv: str, wheels: str, backend: str) -> str:
     """A virtual environment at `place`, with exactly what the lock pins; its Python's version."""
-    environment = uv_settings()
+    environment = uv_settings(from_index=not wheels)
     found = run([uv, "python", "find", "--no-python-downloads", "--system", python], environment)
     if found.returncode:
         stop(MISMATCH, f"there is no Python {python} here; install one (Debian: apt-get install python3 python3-dev)")
@@ -109,12 +109,14 @@ def link_mode(uv: str, place: Path, environment: dict[str, str]) -> str:
                 each.unlink()
 
 
-def uv_settings() -> dict[str, str]:
-    """The variables for uv: as pip is set up here, with no interpreter fetched and none of the caller's paths."""
+def uv_settings(*, from_index: bool) -> dict[str, str]:
+    """The variables for uv: an index as pip is set up here, no interpreter fetched, none of the caller's paths."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     base = {key: value for key, value in os.environ.items() if key not in hidden}
-    asked = run([sys.executable, "-Im", "pip", "--disable-pip-version-check", "config", "list"], base)
-    settings = pip_settings(asked.stdout) if asked.returncode == 0 else {}
+    settings: dict[str, str] = {}
+    if from_index:
+        asked = run([sys.executable, "-Im", "pip", "--disable-pip-version-check", "config", "list"], base)
+        settings = pip_settings(asked.stdout) if asked.returncode == 0 else {}
     variables = {**uv_environment(settings, base), "UV_PYTHON_DOWNLOADS": "never"}
     if "UV_LINK_MODE" not in base:
         del variables["UV_LINK_MODE"]  # which link_mode decides

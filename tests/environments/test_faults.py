@@ -365,6 +365,7 @@ def test_a_driver_that_is_too_old_blocks_and_one_that_is_missing_warns(folder: P
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)\n",
             "580.65.06",
         ),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (b@)  \n", "580.159.04"),
         ("", None),
     ],
 )
