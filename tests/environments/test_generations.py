@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -205,12 +206,11 @@ def test_a_current_generation_that_is_gone_blocks(environments: HostEnvironments
     assert [(each.severity, each.name) for each in findings] == [("block", "no-record")]
 
 
-def test_two_makers_at_once_make_one_and_the_one_that_waits_says_so(host: Host, folder: Path, wheels: Path):
-    told: list[str] = []
+def test_two_makers_at_once_make_one(host: Host, folder: Path, wheels: Path):
     made = []
 
     def make() -> None:
-        with on_host(host, told.append) as environments:
+        with on_host(host) as environments:
             made.append(environments.create(folder, wheels=wheels))
 
     threads = [threading.Thread(target=make) for _ in range(2)]
@@ -219,7 +219,20 @@ def test_two_makers_at_once_make_one_and_the_one_that_waits_says_so(host: Host, 
     for thread in threads:
         thread.join()
     assert sorted(each.made for each in made) == [False, True]
-    assert [line for line in told if "another process is at work" in line]
+
+
+def test_who_waits_for_another_is_told_at_once(host: Host, folder: Path, wheels: Path):
+    told: list[str] = []
+    with on_host(host, told.append) as environments:
+        made = environments.create(folder, wheels=wheels).id
+        waiter = threading.Thread(target=environments.use, args=("small", made))
+        with (Path(str(host.root)) / "envs" / "small" / ".lock").open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            waiter.start()
+            wait_until(lambda: told, "the word that it waits")
+        waiter.join()
+        assert "another process is at work" in told[0]
+        assert environments.listed()[0]["current"]
 
 
 def test_making_using_and_removing_one_changes_no_byte_of_the_other(
