@@ -66,7 +66,7 @@ def test_its_commands_run(one_run: Path, block: str):
         assert said.endswith(f"{line}\n")
 
 
-@pytest.mark.parametrize("block", [each for each in blocks("", "sh") if "train" in each])
+@pytest.mark.parametrize("block", [each for each in blocks("", "sh") if "./inv train" in each])
 def test_its_trainings_can_be_planned(tmp_path: Path, block: str):
     said = run(project(tmp_path, "plan"), "sh", "-ec", block)
     assert said.count("No step needs a GPU.") == block.count("./inv train")
