@@ -81,9 +81,7 @@ def _median(body: Callable[[], object], rounds: int) -> float:
 
 
 def _rate(body: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    body()
-    return BYTES / 1e6 / (time.perf_counter() - begun)
+    return BYTES / 1e6 / _median(body, 5)
 
 
 def _upload(connection: Connection) -> None:

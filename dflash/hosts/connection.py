@@ -175,11 +175,15 @@ class Connection:
         del self._commands[running.number]
 
     def _follow(self, running: _Running, sinks: Mapping[int, Sink]) -> tuple[int, int]:
+        owed = 0
         while True:
             kind, payload = running.frames.get()
             if kind in sinks:
                 sinks[kind](payload)
-                self._send(running.number, agent.ACK, struct.pack(">I", len(payload)))
+                owed += len(payload)
+                if owed >= agent.WINDOW // 4:  # not each one: the rest of the window is open meanwhile
+                    self._send(running.number, agent.ACK, struct.pack(">I", owed))
+                    owed = 0
             elif kind == agent.EXIT:
                 running.ended = True
                 died, number = struct.unpack(">BI", payload)
