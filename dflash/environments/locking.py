@@ -216,17 +216,17 @@ def _pins(lock: str, but: Sequence[str]) -> list[str]:
     return [f"{pin}\n" for pin in pins if canonicalize_name(pin.partition("==")[0]) not in free]
 
 
+def index_variables(base: Mapping[str, str]) -> dict[str, str]:
+    """`base` with the index, for uv, as pip is set up on this machine."""
+    words = [sys.executable, "-Im", "pip", "--disable-pip-version-check", "config", "list"]
+    asked = subprocess.run(words, capture_output=True, text=True, check=False)
+    return uv_environment(pip_settings(asked.stdout), dict(base))
+
+
 def uv(*words: str, cwd: Path, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run this environment's uv as pip is set up on this machine; it never fetches an interpreter."""
     program = Path(sys.prefix) / "bin" / "uv"
-    asked = subprocess.run(
-        [sys.executable, "-Im", "pip", "--disable-pip-version-check", "config", "list"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    base = {**os.environ, "UV_PYTHON_DOWNLOADS": "never", **(environment or {})}
-    variables = uv_environment(pip_settings(asked.stdout), base)
+    variables = index_variables({**os.environ, "UV_PYTHON_DOWNLOADS": "never", **(environment or {})})
     return subprocess.run([program, *words], cwd=cwd, env=variables, capture_output=True, text=True, check=False)
 
 

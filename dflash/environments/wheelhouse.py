@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dflash.atomic import sha256
 from dflash.environments.lock import Lock, read_lock
 from dflash.environments.locking import torch_as_declared, uv
 from dflash.environments.remote import marker_variables
@@ -55,7 +55,7 @@ def _refuse_others(lock: Lock, wheels: Path) -> list[Path]:
     """The files of a wheelhouse. Raises EnvironmentMismatch naming all that are none of the lock's."""
     known = {digest for each in lock.entries for digest in each.hashes}
     found = sorted(path for path in wheels.iterdir() if path.suffix == ".whl" or path.name.endswith(".tar.gz"))
-    others = [path.name for path in found if _sha256(path) not in known]
+    others = [path.name for path in found if sha256(path) not in known]
     if others:
         what = f"the lock has no file with the hash of {', '.join(others)}"
         cure = "move them away: a wheelhouse holds the lock's files only"
@@ -140,8 +140,3 @@ def prove(folder: Path, wheels: Path, version: str) -> bool | None:
                     raise StorageError("No space left on device", where=str(wheels.parent), cure="free space there")
                 raise EnvironmentMismatch(f"it does not suffice: {reason}", where=str(wheels), cure="fill it again")
     return True
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from dflash.atomic import whole_file, whole_folder, write_json
-from dflash.environments.bootstrap import pip_settings, uv_environment
 from dflash.environments.lock import Lock, read_lock
+from dflash.environments.locking import index_variables
 from dflash.environments.spec import read_spec
 from dflash.errors import UsageError, storage_error
 from dflash.images import engine
@@ -221,9 +221,7 @@ def _draft(folder: Path) -> Iterator[Path]:
 
 def _index_settings(file: Path) -> Path:
     """Write this machine's settings for the index, pip's own included, as lines for a shell; readable by us alone."""
-    words = [sys.executable, "-Im", "pip", "--disable-pip-version-check", "config", "list"]
-    asked = subprocess.run(words, capture_output=True, text=True, check=False)
-    variables = uv_environment(pip_settings(asked.stdout), dict(os.environ))
+    variables = index_variables(os.environ)
     lines = [f"export {name}={shlex.quote(variables[name])}\n" for name in _INDEX if name in variables]
     try:
         file.touch(0o600)

@@ -65,7 +65,7 @@ def _python(name: str, version: str, hashes: list[str]) -> dict[str, Any]:
     if hashes:  # of each file that the lock allows: they are hashes of distributions, not of the component
         reference = {
             "type": "distribution",
-            "url": f"https://pypi.org/simple/{name}/",
+            "url": purl,  # any index that has these very files
             "comment": "one of these files",
             "hashes": [{"alg": "SHA-256", "content": each} for each in hashes],
         }
