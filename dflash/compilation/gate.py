@@ -5,10 +5,9 @@ torch.compile is not thread-safe. While one thread traces, a process-wide flag i
 dynamo-optimized function". A lock around each thread's own first call does not help: its second call comes while
 the next thread traces. So the gate has two phases:
 
-    warming   gated functions may be called only inside `turn()`, which one thread holds at a time;
-              a turn must include the backward pass, since its graph is compiled by the first `backward()`
+    warming   gated functions may be called only inside `turn()`, which one thread holds at a time
     sealed    after `seal()` nothing compiles any more: calls are free, and whatever would need a new graph
-              raises `CompilationError` with the graph's name and the shapes that asked for it
+              raises `CompilationError` with the graph's name, the guard that failed and the shapes that asked for it
 
     gate = CompileGate()
     layer = gate.compile(run_layer, name="draft_layer")
@@ -19,23 +18,44 @@ the next thread traces. So the gate has two phases:
     with gate.sealed():
         ...                               # all threads train
 
-Start threads with the caller's context (`contextvars.copy_context().run`): from torch 2.12 compile settings are
-context-local.
+docs/compile-gate.md has the whole of it: what it closes, what it costs, and how to use it in a trainer of one's own.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch._dynamo.config
+import torch._functorch.config
 from torch import Tensor
+from torch._dynamo import eval_frame
+from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch.fx import _symbolic_trace
 
+from dflash.compilation.hits import cache_counts
 from dflash.errors import CompilationError
+
+_TURN = threading.RLock()  # of the process, not of a gate: so is what torch.compile shares
+_FRESH = "start again in a fresh process"
+_HAS_LIMIT = "recompile_limit" in inspect.signature(torch.compile).parameters  # from torch 2.12
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph that a turn made: the gated function's name, its inputs (see `describe`), seconds of the call that made
+    it, its backward included, and whether it was compiled or found in the cache."""
+
+    name: str
+    inputs: str
+    seconds: float
+    compiled: bool
 
 
 def tracing_flag_is_up() -> bool:
@@ -44,71 +64,107 @@ def tracing_flag_is_up() -> bool:
 
 
 class CompileGate:
-    """Keeps compiling and calling apart; see the module's text for the two phases."""
+    """Keeps compiling and calling apart; see the module's text for the two phases. `graphs` lists what was made."""
 
-    def __init__(self, *, enabled: bool = True, graphs: int = 64) -> None:
-        """A gate for at most `graphs` graphs of one function: each device and each bucket needs one of its own, and
-        torch's default of 8 is soon used up. `enabled=False` compiles nothing: gated functions run eagerly, under
-        the same rules.
+    def __init__(
+        self, *, enabled: bool = True, limit: int = 64, on_graph: Callable[[Graph], object] = lambda graph: None
+    ) -> None:
+        """A gate for at most `limit` graphs of one function: each device and each bucket needs one of its own, and
+        torch's default of 8 is soon used up. `on_graph` is told of each graph, in the thread that made it.
+        `enabled=False` compiles nothing: gated functions run eagerly, under the same rules.
         """
         self.enabled = enabled
-        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, graphs)
-        self._turn = threading.RLock()
+        self.graphs: list[Graph] = []
+        self._limit, self._on_graph = limit, on_graph
         self._holder: int | None = None
         self._sealed = False
+        self._stance = "default"  # what it was before the seal
+        self._closed: object = None  # torch's stance while sealed
+        self._called: dict[str, Any] = {}  # the code object of each compiled function that was called in a turn
 
-    def compile(self, function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
-        """`function`, compiled for static shapes and callable only as the gate's phase allows."""
-        compiled = torch.compile(function, fullgraph=True, dynamic=False) if self.enabled else function
+    def compile(self, function: Callable[..., Any], *, name: str, **options: Any) -> Callable[..., Any]:
+        """`function`, or a module, compiled and callable only as the gate's phase allows. `options` are
+        torch.compile's; static shapes and no graph breaks are the default: what breaks has pieces that run eagerly.
+        """
+        if not self.enabled:
+            return self.guard(function, name=name)
+        limit = {"recompile_limit": self._limit} if _HAS_LIMIT else {}
+        compiled = torch.compile(function, **{"fullgraph": True, "dynamic": False, **limit, **options})
+        code = getattr(getattr(function, "forward", function), "__code__", None)
 
-        def gated(*arguments: Any) -> Any:
-            if not self._sealed and self._holder != threading.get_ident():
+        def gated(*arguments: Any, **named: Any) -> Any:
+            if not self._sealed:
+                self._allow(name)
+                return self._warm(name, code, compiled, arguments, named)
+            if eval_frame._stance is not self._closed:
                 raise CompilationError(
-                    f"compiled function '{name}' was called before the gate was sealed, outside a turn",
-                    cure="call it inside `with gate.turn():` while warming",
+                    f"'{name}' was called after somebody changed the stance of torch.compile: it could run eagerly",
+                    cure="leave torch.compiler.set_stance alone while the gate is sealed",
                 )
             try:
-                return compiled(*arguments)
+                return compiled(*arguments, **named)
             except RuntimeError as failure:
-                if self._sealed and "fail_on_recompile" in str(failure):
-                    raise _new_graph(name, arguments, str(failure)) from failure
+                if "fail_on_recompile" in str(failure):
+                    raise _new_graph(name, arguments, named, str(failure)) from failure
                 raise
+
+        return gated
+
+    def guard(self, function: Callable[..., Any], *, name: str) -> Callable[..., Any]:
+        """`function` as it is, callable only as the gate's phase allows: for what must not run while another thread
+        compiles, such as building a block mask."""
+
+        def gated(*arguments: Any, **named: Any) -> Any:
+            if not self._sealed:
+                self._allow(name)
+            return function(*arguments, **named)
 
         return gated
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Hold the only right to call gated functions; waits for whoever holds it.
+        """Hold the only right to call gated functions; waits for whoever holds it, in any gate of the process.
 
         Raises:
-            CompilationError: the gate is sealed already, or torch's tracing flag was left up by this turn.
+            CompilationError: a gate is sealed already, or torch's tracing flag was left up, or its check is off.
         """
-        with self._turn:
-            if self._sealed:
+        with _TURN:
+            if self._sealed or (self.enabled and _stance() == "fail_on_recompile"):
                 raise CompilationError("a turn was asked for after the gate was sealed")
             before, self._holder = self._holder, threading.get_ident()
             try:
-                yield
+                with self._settings():
+                    yield
             finally:
                 self._holder = before
-            if tracing_flag_is_up():
-                raise CompilationError(
-                    "torch's tracing flag stayed up after a turn: compiled functions would run eagerly",
-                    cure="start the training again in a fresh process",
-                )
+            self._refuse_a_stuck_flag()
 
     def seal(self) -> None:
-        """Close the set of graphs for the whole process: from here on a recompilation is an error."""
-        with self._turn:
-            if self.enabled:
+        """Close the set of graphs for the whole process: from here on a recompilation is an error.
+
+        Raises:
+            CompilationError: a function that was called in a turn was never compiled: it would run eagerly, unnoticed.
+        """
+        with _TURN:
+            if self.enabled and not self._sealed:
+                self._refuse_a_stuck_flag()
+                made = {graph.name for graph in self.graphs}
+                for name, code in self._called.items():  # a code object's graphs may be another gate's
+                    if name not in made and not (code and eval_frame._debug_get_cache_entry_list(code)):
+                        raise CompilationError(
+                            f"'{name}' was called and never compiled: it would run eagerly",
+                            cure="look for TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE or a stance that is set",
+                        )
+                self._stance = _stance()
                 torch.compiler.set_stance("fail_on_recompile")
+                self._closed = eval_frame._stance
             self._sealed = True
 
     def unseal(self) -> None:
         """Allow turns, and compilation, again."""
-        with self._turn:
-            if self.enabled:
-                torch.compiler.set_stance("default")
+        with _TURN:
+            if self.enabled and self._sealed:
+                torch.compiler.set_stance(self._stance)
             self._sealed = False
 
     @contextmanager
@@ -120,23 +176,87 @@ class CompileGate:
         finally:
             self.unseal()
 
+    def _allow(self, name: str) -> None:
+        """Refuse a call that is neither the turn's own nor of a backward pass in it. A device's backward, and the
+        forward that a checkpoint does again there, run on a thread of autograd's."""
+        if self._holder == threading.get_ident() or (self._holder and torch._C._current_graph_task_id() != -1):
+            return
+        raise CompilationError(
+            f"compiled function '{name}' was called before the gate was sealed, outside a turn",
+            cure="call it inside `with gate.turn():` while warming",
+        )
 
-def _new_graph(name: str, arguments: tuple[Any, ...], reason: str) -> CompilationError:
+    @contextmanager
+    def _settings(self) -> Iterator[None]:
+        """What compiling in a turn needs of torch, in the thread that holds it: from 2.12 settings are a context's.
+
+        The backward graph is compiled with its forward. Left to the first `backward()`, as torch does, it could be
+        compiled after the seal, which the stance does not see; and on a GPU two threads can wait for one another
+        for good, one holding the compile lock, the other autograd's thread of the device.
+        """
+        if not self.enabled:
+            yield
+            return
+        dynamo, functorch = torch._dynamo.config, torch._functorch.config
+        if not dynamo.error_on_nested_fx_trace:
+            raise CompilationError(
+                "error_on_nested_fx_trace is off: compiled functions may run eagerly, for good and unnoticed",
+                cure="leave torch._dynamo.config.error_on_nested_fx_trace on; the gate makes it needless",
+            )
+        limit = max(dynamo.recompile_limit, self._limit)
+        with (
+            dynamo.patch(recompile_limit=limit, fail_on_recompile_limit_hit=not dynamo.suppress_errors),
+            functorch.patch(force_non_lazy_backward_lowering=True),
+        ):
+            yield
+
+    def _warm(
+        self, name: str, code: Any, compiled: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        """Call in a turn, and note the graph if that made one."""
+        self._called[name] = code
+        inputs, before, begun = describe(arguments, named), cache_counts(), time.monotonic()
+        try:
+            result = compiled(*arguments, **named)
+        except FailOnRecompileLimitHit as failure:
+            raise CompilationError(
+                f"'{name}' needs more than {self._limit} graphs; the last was for {inputs}",
+                cure="give it fewer shapes, or the gate a higher limit",
+            ) from failure
+        after = cache_counts()
+        if after.graphs > before.graphs:
+            graph = Graph(name, inputs, time.monotonic() - begun, after.compiled > before.compiled)
+            self.graphs.append(graph)
+            self._on_graph(graph)
+        return result
+
+    def _refuse_a_stuck_flag(self) -> None:
+        if tracing_flag_is_up():
+            raise CompilationError(
+                "torch's tracing flag stayed up after a turn: compiled functions would run eagerly", cure=_FRESH
+            )
+
+
+def _stance() -> str:
+    return eval_frame._stance.stance
+
+
+def _new_graph(name: str, arguments: tuple[Any, ...], named: dict[str, Any], reason: str) -> CompilationError:
     guard = reason.partition("guard failure(s):")[2].strip().splitlines()
-    because = f" (failed guard: {guard[0].strip(' -')})" if guard else ""
+    because = f" (failed guard: {guard[0].strip(' -')})" if guard else " (it has none yet)"
     return CompilationError(
-        f"'{name}' would need a new graph for {describe(arguments)}{because}, after the set was closed",
+        f"'{name}' would need a new graph for {describe(arguments, named)}{because}, after the set was closed",
         cure="give the training only the shapes, dtypes and modes that it was pre-warmed with",
     )
 
 
-def describe(arguments: tuple[Any, ...]) -> str:
-    """The tensors among `arguments`, nested tuples included, in one line: shape, dtype, device, grad."""
+def describe(arguments: tuple[Any, ...], named: dict[str, Any] | None = None) -> str:
+    """The tensors among `arguments`, nested tuples and lists included, in one line: shape, dtype, device, grad."""
     parts: list[str] = []
-    for argument in arguments:
+    for argument in (*arguments, *(named or {}).values()):
         if isinstance(argument, Tensor):
             grad = ", grad" if argument.requires_grad else ""
             parts.append(f"{tuple(argument.shape)} {argument.dtype} on {argument.device}{grad}".replace("torch.", ""))
-        elif isinstance(argument, tuple):
-            parts.append(f"({describe(argument)})")
+        elif isinstance(argument, tuple | list):
+            parts.append(f"({describe(tuple(argument))})")
     return "; ".join(parts)

@@ -5,10 +5,14 @@ import time
 
 import pytest
 import torch
+import torch._dynamo.config
+import torch._functorch.config
 from torch import Tensor
+from torch._dynamo import eval_frame
 from torch.fx import _symbolic_trace
 
-from dflash.compilation.gate import CompileGate
+from dflash.compilation.gate import CompileGate, Graph
+from dflash.compilation.hits import cache_counts
 from dflash.errors import CompilationError
 
 
@@ -138,6 +142,148 @@ def test_a_new_grad_mode_after_sealing_is_refused_and_never_run_eagerly(warm):
     gate, function = warm
     with gate.sealed(), torch.no_grad(), pytest.raises(CompilationError, match="'double' would need a new graph"):
         function(torch.ones(8, requires_grad=True))
+
+
+def test_a_shape_that_was_never_warmed_at_all_is_refused():
+    gate = CompileGate()
+    function = gate.compile(lambda x: x + 1, name="add", backend="eager")
+    with gate.sealed(), pytest.raises(CompilationError, match=r"'add' would need a new graph .* \(it has none yet\)"):
+        function(torch.ones(3))
+
+
+def test_the_backward_is_compiled_in_the_turn_even_if_nobody_asked_for_it_there(warm):
+    gate, _ = warm
+    function = gate.compile(lambda x: (x.exp() * x).sum(), name="forward_only")
+    with gate.turn():
+        function(torch.ones(8, requires_grad=True))
+    misses = cache_counts().inductor_misses
+    x = torch.arange(8.0, requires_grad=True)
+    with gate.sealed():
+        function(x).backward()
+    assert cache_counts().inductor_misses == misses, "nothing was compiled by backward() after the seal"
+    torch.testing.assert_close(x.grad, (torch.arange(8.0) + 1) * torch.arange(8.0).exp())
+
+
+def test_each_graph_is_told_of_with_its_name_inputs_and_seconds_and_a_second_call_makes_none():
+    told: list[Graph] = []
+    gate = CompileGate(on_graph=told.append)
+    function = gate.compile(lambda x, scale: x * scale, name="scaled", backend="eager")
+    with gate.turn():
+        function(torch.ones(2), scale=torch.ones(1))
+        function(torch.ones(2), scale=torch.ones(1))
+        function(torch.ones(3), scale=torch.ones(1))
+    assert [(graph.name, graph.inputs) for graph in told] == [
+        ("scaled", "(2,) float32 on cpu; (1,) float32 on cpu"),
+        ("scaled", "(3,) float32 on cpu; (1,) float32 on cpu"),
+    ]
+    assert all(graph.seconds > 0 for graph in told)
+    assert gate.graphs == told
+
+
+def test_a_module_is_compiled_like_a_function():
+    gate = CompileGate()
+    layer = torch.nn.Linear(3, 2)
+    function = gate.compile(layer, name="linear", backend="eager")
+    with gate.turn():
+        function(torch.ones(1, 3))
+    with gate.sealed():
+        torch.testing.assert_close(function(torch.ones(1, 3)), layer(torch.ones(1, 3)))
+    assert [graph.name for graph in gate.graphs] == ["linear"]
+
+
+def test_an_eager_function_under_guard_may_not_run_while_another_thread_has_its_turn():
+    gate = CompileGate()
+    mask = gate.guard(torch.ones, name="mask")
+    with gate.turn():
+        mask(2)
+        (refused,) = in_threads(1, lambda _: mask(2))
+    assert isinstance(refused, CompilationError)
+    with gate.sealed():
+        assert in_threads(4, lambda _: mask(2)) == []
+
+
+def test_turns_of_two_gates_never_overlap_and_one_sealed_gate_closes_the_other():
+    one, other = CompileGate(), CompileGate()
+    entered = threading.Event()
+    with one.turn():
+        thread = threading.Thread(target=lambda: other.turn().__enter__() or entered.set())
+        thread.start()
+        assert not entered.wait(0.2)
+    thread.join(10)
+    with one.sealed(), pytest.raises(CompilationError, match="after the gate was sealed"), other.turn():
+        pass
+
+
+# --- never eager, unnoticed
+
+
+def test_more_graphs_than_the_limit_are_an_error_not_a_fall_back():
+    gate = CompileGate(limit=8)
+    function = gate.compile(lambda x: x + 1, name="add", backend="eager", fullgraph=False)
+
+    def every_length() -> None:
+        with gate.turn():
+            for length in range(2, 20):
+                function(torch.ones(length))
+
+    with pytest.raises(CompilationError, match=r"'add' needs more than 8 graphs; the last was for \(10,\)"):
+        every_length()
+
+
+def test_the_limit_holds_in_a_thread_that_was_not_started_with_the_callers_context():
+    gate = CompileGate(limit=20)
+    function = gate.compile(lambda x: x * 3, name="triple", backend="eager")
+
+    def body(number: int) -> None:
+        with gate.turn():
+            for length in range(2, 16):
+                function(torch.ones(length))
+
+    assert in_threads(1, body) == []
+    assert len(gate.graphs) == 14
+
+
+def test_a_turn_with_torchs_check_switched_off_is_refused():
+    with (
+        torch._dynamo.config.patch(error_on_nested_fx_trace=False),
+        pytest.raises(CompilationError, match="error_on_nested_fx_trace is off"),
+        CompileGate().turn(),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("how", ["stance", "disable"])
+def test_a_gate_whose_functions_run_eagerly_can_not_be_sealed(how: str):
+    gate = CompileGate()
+    off = torch.compiler.set_stance("force_eager") if how == "stance" else torch._dynamo.config.patch(disable=True)
+    with off:
+        function = gate.compile(lambda x: x - 1, name="less", backend="eager", fullgraph=False)
+        with gate.turn():
+            function(torch.ones(2))
+        with pytest.raises(CompilationError, match="'less' was called and never compiled: it would run eagerly"):
+            gate.seal()
+
+
+def test_a_stance_that_somebody_changes_after_the_seal_is_an_error():
+    gate = CompileGate()
+    function = gate.compile(lambda x: x - 2, name="less", backend="eager")
+    with gate.turn():
+        function(torch.ones(2))
+    with gate.sealed():
+        function(torch.ones(2))
+        with torch.compiler.set_stance("force_eager"), pytest.raises(CompilationError, match="changed the stance"):
+            function(torch.ones(2))
+
+
+def test_the_settings_and_the_stance_are_as_before_when_the_gate_is_opened_again():
+    before = torch._dynamo.config.recompile_limit, torch._functorch.config.force_non_lazy_backward_lowering
+    gate = CompileGate()
+    with gate.turn():
+        assert torch._dynamo.config.recompile_limit == 64
+    with gate.sealed():
+        assert eval_frame._stance.stance == "fail_on_recompile"
+    assert eval_frame._stance.stance == "default"
+    assert (torch._dynamo.config.recompile_limit, torch._functorch.config.force_non_lazy_backward_lowering) == before
 
 
 def test_what_a_sealed_function_raises_by_itself_is_left_alone():
