@@ -62,6 +62,15 @@ def load_target(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedM
     return model.requires_grad_(False).eval()
 
 
+def blank_target(config: PretrainedConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A target of this shape with whatever memory holds for weights: enough to compile its graphs, at no cost of
+    loading or drawing them."""
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    model.to_empty(device=device).tie_weights()
+    return model.requires_grad_(False).eval()
+
+
 class Capture:
     """The part of a target that a target worker runs: embedding and layers up to the last captured one."""
 

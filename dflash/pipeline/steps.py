@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +82,12 @@ def vault_folder(root: Path) -> Path:
 
 def _prewarm(step: StepInputs) -> Result:
     from dflash.compilation.vault import Vault
+    from dflash.model.target import target_config
+    from dflash.training.graphset import GraphSet
     from dflash.training.prewarm import prewarm
 
-    request = {
-        "config": asdict(step.borrowed),
-        "target": str(_model(step)),
-        "rows": str(step.inputs["data"] / ROWS),
-    }
-    return prewarm(request, step.out, step.progress, Vault(vault_folder(step.root)))
+    graphs = GraphSet.of(step.borrowed, target_config(_model(step)), step.results["data"]["buckets"])
+    return prewarm(graphs, step.out, step.progress, Vault(vault_folder(step.root)))
 
 
 def _train(step: StepInputs) -> Result:
@@ -101,7 +98,7 @@ def _train(step: StepInputs) -> Result:
     from dflash.training.trainer import Trainer
 
     packed = load_rows(step.inputs["data"] / ROWS)
-    trainer = Trainer(step.config, _model(step), packed, step.progress)
+    trainer = Trainer(step.config, _model(step), packed, step.progress, warm_only=True)
     return trainer.train(step.out)
 
 
@@ -178,7 +175,7 @@ KINDS: dict[str, StepKind] = {
         StepKind(
             "prewarm",
             PrewarmConfig,
-            _prewarm,
+            _offline(_prewarm),
             takes=("target", "data"),
             sources=MODEL,
             describes="compile the closed set of graphs and prove it",

@@ -14,6 +14,9 @@ GAMMAS = {16: 7.0, 10: 5.0, 8: 4.0}
 """The paper's loss decay by block size (arXiv 2602.06036, appendix A.1)."""
 
 
+ROLES = ("target", "drafter")
+"""What a worker does."""
+
 ROWS, HELDOUT = "rows.safetensors", "heldout.jsonl"
 """What the data step leaves for others: packed rows to train on, prompts to evaluate with."""
 

@@ -123,6 +123,7 @@ def _pack(config: DataConfig, encoder: Encoder, records: Sequence[Record], sourc
         "documents": len(kept),
         "tokens": tokens,
         "trainable_tokens": int(sum(int(document.trainable.sum()) for document in kept)),
+        "buckets": list(config.buckets),
         "rows": {str(bucket): len(rows) for bucket, rows in packed.items()},
         "filled": round(tokens / room, 4),
         "full_length": cut,

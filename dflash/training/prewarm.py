@@ -1,8 +1,8 @@
 """Pre-warm: compile the closed set of graphs before training, then measure that nothing is left to compile.
 
-Two processes, one a role, compile at once into one cache. A third then sets up the layout that will train, all
-workers, and must find every graph. Only what it counted is called warm: a cache folder that is there proves
-nothing. A vault keeps what was proved, and gives it back to the next run that needs the same graphs.
+Processes, one for each worker whose graphs are its own, compile at once into one cache. One more then sets up the
+layout that will train, all workers, and must find every graph. Only what it counted is called warm: a cache folder that
+is there proves nothing. A vault keeps what was proved, and gives it back to the next run that needs the same graphs.
 """
 
 from __future__ import annotations
@@ -11,26 +11,29 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import safe_open
-
 from dflash.errors import CompilationError, DFlashError
 from dflash.progress import Progress
+from dflash.training.graphset import GraphSet
 
 if TYPE_CHECKING:  # a GPU image has no zstandard
     from dflash.compilation.vault import Snapshot, Vault
 
-ROLES = ("target", "drafter")
 CACHE = "inductor"
+_CPUS_EACH = 2
+"""Processors that a compiling process has to itself, so that a host with many GPUs is not swamped."""
 
 
 def use_cache(folder: Path) -> None:
     """Point this process, before it imports torch, and its children at the compile cache `folder`."""
     os.environ.update(cache_environment(folder))
+    os.environ.pop("TRITON_CACHE_DIR", None)  # named, it would lie elsewhere, and hold all GPUs' kernels in one folder
 
 
 def cache_environment(folder: Path) -> dict[str, str]:
@@ -38,73 +41,46 @@ def cache_environment(folder: Path) -> dict[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": str(folder.resolve())}
 
 
-def prewarm(request: Mapping[str, Any], out: Path, progress: Progress, vault: Vault | None = None) -> dict[str, Any]:
-    """Warm `out/inductor` for `request` (see `dflash.training.warmup`) and prove it; the report.
+def prewarm(graphs: GraphSet, out: Path, progress: Progress, vault: Vault | None = None) -> dict[str, Any]:
+    """Warm `out/inductor` for `graphs` and prove it. The report: `graphs` found by the proof, `hit_rate`, seconds,
+    `cache_bytes`, `snapshot`, and in `compiled` each graph that was made, with its worker and seconds.
 
     Raises:
         CompilationError: a process failed, or the proof found a graph that had to be compiled.
     """
-    if not request["config"]["compile"]:
+    if not graphs.train.compile:
         progress.note("compilation is off: there is nothing to warm")
         return {"graphs": 0, "hit_rate": 1.0}
     cache = out / CACHE
-    key = graph_key(request) if vault else {}
+    key = graphs.key() if vault else {}
     begun = time.monotonic()
     snapshot = _restored(vault, key, cache, progress) if vault else None
-    roles = {} if snapshot else _compiled(request, cache, progress)
-    compile_s = time.monotonic() - begun
-    progress.update(1, 2)
-    begun = time.monotonic()
-    proof = _proof(request, cache)
-    if snapshot and proof["hit_rate"] != 1.0:
-        progress.note("the kept cache lacks a graph: compiling it")
-        snapshot, roles = None, _compiled(request, cache, progress)
-        proof = _proof(request, cache)
-    if proof["hit_rate"] != 1.0:
+    compiled = [] if snapshot else _compiled(graphs, cache, progress)
+    compile_s, begun = time.monotonic() - begun, time.monotonic()
+    proof = _proof(graphs, cache)
+    if snapshot and proof.compiled:
+        progress.note(f"the kept cache lacks {proof.compiled[0]['name']}: compiling it")
+        snapshot, compiled = None, _compiled(graphs, cache, progress)
+        proof = _proof(graphs, cache)
+    if proof.compiled:
+        missed = "; ".join(f"{each['worker']}: {each['name']} for {each['inputs']}" for each in proof.compiled)
         raise CompilationError(
-            f"a second pass compiled again: {json.dumps(proof['counts'])}",
+            f"a second process compiled again: {missed}",
             where=str(cache),
             cure="run again; if it stays so, a graph depends on something that is not the same twice",
         )
-    proof_s = time.monotonic() - begun
-    progress.update(2, 2)
-    kept = snapshot or (_kept(vault, key, cache, proof["graphs"], progress) if vault else None)
+    count = len(proof.graphs)
+    kept = snapshot or (_kept(vault, key, cache, count, progress) if vault else None)
     return {
-        "graphs": proof["graphs"],
-        "hit_rate": proof["hit_rate"],
+        "graphs": count,
+        "hit_rate": 1.0,
         "compile_s": round(compile_s, 1),
-        "proof_s": round(proof_s, 1),
-        "roles": roles,
+        "proof_s": round(time.monotonic() - begun, 1),
+        "compiled": compiled,
         "cache_bytes": sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()),
         "from_vault": snapshot is not None,
         "snapshot": kept.id if kept else None,
     }
-
-
-def graph_key(request: Mapping[str, Any]) -> dict[str, str]:
-    """The vault's key of a request: everything that shapes its graphs, and nothing that only steers the training."""
-    from dflash.compilation.ingredients import ingredients
-
-    config = request["config"]
-    shapes = {name: config[name] for name in ("draft", "topology", "rows", "anchors", "device")}
-    with safe_open(request["rows"], "pt") as rows:
-        shapes["buckets"] = sorted({int(name.partition("/")[0]) for name in rows.keys()})  # noqa: SIM118 - no mapping
-    shapes["target"] = json.loads((Path(request["target"]) / "config.json").read_text())
-    room, model = Path(__file__).parent, Path(__file__).parents[1] / "model"
-    gate = Path(__file__).parents[1] / "compilation" / "gate.py"
-    graphs = [room / f"{name}.py" for name in ("batches", "drafts", "regions", "workers")]
-    return ingredients(shapes, [*graphs, *model.glob("*.py"), gate], _devices(config))
-
-
-def _devices(config: Mapping[str, Any]) -> list[str]:
-    """The ordered map from worker to device: inductor's own key holds the index."""
-    count = config["topology"]["targets"] + config["topology"]["drafters"]
-    if config["device"] == "cpu":
-        return ["cpu"] * count
-    import torch
-
-    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return [f"cuda:{index} {each.name} {each.major}.{each.minor}" for index, each in enumerate(found[:count])]
 
 
 def _restored(vault: Vault, key: Mapping[str, str], cache: Path, progress: Progress) -> Snapshot | None:
@@ -135,51 +111,106 @@ def _kept(vault: Vault, key: Mapping[str, str], cache: Path, graphs: int, progre
         return None
 
 
-def _compiled(request: Mapping[str, Any], cache: Path, progress: Progress) -> dict[str, Any]:
-    """Compile each role in a process of its own, at once; seconds of each worker by role."""
+class _Warmed:
+    """What a warm-up process told: its graphs, as dflash.training.warmup prints them."""
+
+    def __init__(self, graphs: list[dict[str, Any]], counts: Mapping[str, int]) -> None:
+        self.graphs = graphs
+        self.compiled = [each for each in graphs if each["compiled"]]
+        if not self.compiled and counts["bypasses"]:  # the cache was not even asked, so nothing tells of a miss
+            self.compiled = graphs
+
+
+def _compiled(graphs: GraphSet, cache: Path, progress: Progress) -> list[dict[str, Any]]:
+    """Compile the graphs of all places at once, one process each; what was compiled, with seconds."""
     cache.mkdir(parents=True, exist_ok=True)
-    reports = _run_all([{**request, "roles": [role]} for role in ROLES], cache, threads=1)
-    for role, report in zip(ROLES, reports, strict=True):
-        progress.note(f"{role}: {report['graphs']} graphs in {report['seconds']:.1f} s")
-    return {role: report["warm_s"] for role, report in zip(ROLES, reports, strict=True)}
+    places = graphs.places()
+    at_once = min(len(places), max(2, (os.cpu_count() or 2) // _CPUS_EACH))
+    threads = max(1, (os.cpu_count() or 2) // at_once)
+    made: list[dict[str, Any]] = []
+    done = 0
+
+    def tell(graph: dict[str, Any]) -> None:
+        if graph["compiled"]:
+            made.append(graph)
+            progress.note(f"{graph['worker']}: {graph['name']} for {graph['inputs']} in {graph['seconds']:.1f} s")
+
+    def warm(place: tuple[str, int], processes: _Processes) -> None:
+        nonlocal done
+        processes.warm_up(graphs, [place[1]], threads, tell)
+        done += 1
+        progress.update(done, len(places) + 1)
+
+    with _Processes(cache) as processes, ThreadPoolExecutor(at_once) as pool:
+        for _ in pool.map(lambda place: warm(place, processes), places):
+            pass
+    return sorted(made, key=lambda graph: (graph["worker"], graph["name"], graph["inputs"]))
 
 
-def _proof(request: Mapping[str, Any], cache: Path) -> dict[str, Any]:
+def _proof(graphs: GraphSet, cache: Path) -> _Warmed:
     """What a fresh process with the whole layout found in the cache."""
-    (proof,) = _run_all([{**request, "roles": list(ROLES)}], cache, threads=0)
-    return proof
+    with _Processes(cache) as processes:
+        return processes.warm_up(graphs, list(range(graphs.train.topology.size)), 0)
 
 
-def _run_all(requests: Sequence[Mapping[str, Any]], cache: Path, threads: int) -> list[dict[str, Any]]:
-    """Run warm-up processes at once, each with `threads` compile workers (0: torch's default); their reports."""
-    environment = os.environ | cache_environment(cache)
-    if threads:
-        environment["TORCHINDUCTOR_COMPILE_THREADS"] = str(threads)
-    command = [sys.executable, "-m", "dflash.training.warmup"]
-    running = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
-        for _ in requests
-    ]
-    try:
-        for process, request in zip(running, requests, strict=True):
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(request))
+class _Processes:
+    """Warm-up processes in front of one cache; none outlives the block."""
+
+    def __init__(self, cache: Path) -> None:
+        self._environment = os.environ | cache_environment(cache)
+        self._environment.pop("TRITON_CACHE_DIR", None)
+        self._running: list[subprocess.Popen[str]] = []
+        self._lock, self._over = threading.Lock(), False
+
+    def __enter__(self) -> _Processes:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._end()
+
+    def warm_up(
+        self,
+        graphs: GraphSet,
+        ranks: Sequence[int],
+        threads: int,
+        tell: Callable[[dict[str, Any]], None] = lambda graph: None,
+    ) -> _Warmed:
+        """Run one, with `threads` compile workers (0: torch's default), telling of each graph.
+
+        Raises:
+            CompilationError: it failed; the others are ended then.
+        """
+        environment = self._environment | ({"TORCHINDUCTOR_COMPILE_THREADS": str(threads)} if threads else {})
+        command = [sys.executable, "-m", "dflash.training.warmup"]
+        with self._lock:
+            if self._over:
+                raise CompilationError("the warm-up was given up")
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+            )
+            self._running.append(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process.stdout, process.stdin:
+            process.stdin.write(json.dumps({"set": graphs.to_json(), "ranks": list(ranks)}))
             process.stdin.close()
-        reports = []
-        for process, request in zip(running, requests, strict=True):
-            assert process.stdout is not None
-            answer = process.stdout.read()
-            if process.wait():
-                raise CompilationError(
-                    f"the warm-up of {' and '.join(request['roles'])} ended with status {process.returncode}",
-                    cure="its output is in this step's log",
-                )
-            reports.append(json.loads(answer.splitlines()[-1]))
-        return reports
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe:
-                    pipe.close()
+            told: list[dict[str, Any]] = []
+            for line in process.stdout:
+                told.append(json.loads(line))
+                if "name" in told[-1]:
+                    tell(told[-1])
+        if process.wait():
+            self._end()
+            raise CompilationError(
+                f"the warm-up of worker {', '.join(map(str, ranks))} ended with status {process.returncode}",
+                cure="its output is in this step's log",
+            )
+        *found, end = told
+        return _Warmed(found, end["counts"])
+
+    def _end(self) -> None:
+        with self._lock:
+            self._over = True
+            for process in self._running:
+                process.kill()
+                process.wait()

@@ -1,6 +1,9 @@
-"""One warm-up process: `python -m dflash.training.warmup`, a request in on standard input, a report out.
+"""One warm-up process: `python -m dflash.training.warmup`, a request in on standard input, lines of JSON out.
 
-{"config": {…}, "target": "model folder", "rows": "rows.safetensors", "roles": ["target", "drafter"]}
+{"set": {...a GraphSet...}, "ranks": [0, 1, 2]}
+
+Each graph is a line {"worker": "drafter 5", "name": ..., "inputs": ..., "seconds": ..., "compiled": ...}; the last line
+is {"counts": ..., "seconds": ...}.
 """
 
 from __future__ import annotations
@@ -8,36 +11,37 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+from dflash.compilation.gate import Graph
 from dflash.compilation.hits import cache_counts
 from dflash.errors import DFlashError
+from dflash.model.target import blank_target
 from dflash.progress import Silent
-from dflash.training.config import train_config
-from dflash.training.packing import load_rows
-from dflash.training.trainer import Trainer
+from dflash.training.crew import Crew
+from dflash.training.graphset import GraphSet
 
 
-def warm_up(request: dict[str, Any]) -> dict[str, Any]:
-    """Warm the workers of the requested roles, one role alone or the whole layout; what it took and counted."""
-    config = train_config(request["config"])
-    rows = load_rows(Path(request["rows"]))
+def warm_up(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the graphs of the workers with the requested ranks, in turn, telling of each; what the cache had."""
+    graphs = GraphSet.from_json(request["set"])
     begun = time.monotonic()
-    trainer = Trainer(config, Path(request["target"]), rows, Silent())
-    trainer.warm(request["roles"])
-    counts = cache_counts()
-    return {
-        "graphs": counts.graphs,
-        "hit_rate": counts.hit_rate,
-        "counts": counts.to_json(),
-        "seconds": time.monotonic() - begun,
-        "warm_s": trainer.warm_seconds,
-    }
+    target = graphs.target_config()
+    crew = Crew(
+        graphs.train, target, lambda device: blank_target(target, device), graphs.buckets, Silent(), on_graph=_tell
+    )
+    crew.run(lambda worker, rank: None, request["ranks"])
+    return {"counts": cache_counts().to_json(), "seconds": time.monotonic() - begun}
+
+
+def _tell(worker: str, graph: Graph) -> None:
+    print(json.dumps({"worker": worker, **asdict(graph)}), flush=True)
 
 
 def main() -> int:
-    """Read the request, print the report as the last line."""
+    """Read the request, print the lines."""
     try:
         print(json.dumps(warm_up(json.load(sys.stdin))))
     except DFlashError as failure:

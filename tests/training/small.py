@@ -1,6 +1,6 @@
 """A training small enough for a test: rows of random bytes, a drafter of one layer, five targets and three drafters.
 
-Also a program, so that a test can kill it: `python -m tests.training.small TARGET OUT BUCKETS CONFIG-JSON`.
+Also a program, so that a test can kill it: `python -m tests.training.small TARGET OUT BUCKETS CONFIG-JSON [warm]`.
 """
 
 from __future__ import annotations
@@ -68,11 +68,12 @@ def train(target: Path, out: Path, watching: Watching | None = None, **changes: 
 
 
 def main() -> int:
-    target, out, buckets, config = sys.argv[1:]
+    target, out, buckets, config, *warm = sys.argv[1:]
     packed = rows(buckets=json.loads(buckets))
     watching = Watching(lambda step: print(step, flush=True))
     try:
-        result = Trainer(train_config(json.loads(config)), Path(target), packed, watching).train(Path(out))
+        trainer = Trainer(train_config(json.loads(config)), Path(target), packed, watching, warm_only=warm == ["warm"])
+        result = trainer.train(Path(out))
     except KeyboardInterrupt:
         return 130
     print(json.dumps(result))

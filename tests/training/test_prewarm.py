@@ -5,37 +5,47 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import Qwen3ForCausalLM
 
 from dflash.compilation.parcels import wanted
 from dflash.compilation.vault import Vault, differing
 from dflash.errors import CompilationError
+from dflash.model.bytelevel import byte_tokenizer
+from dflash.model.target import target_config
 from dflash.progress import Silent
-from dflash.training.packing import save_rows
-from dflash.training.prewarm import CACHE, cache_environment, graph_key, prewarm
-from tests.training.small import CONFIG, as_json, rows
+from dflash.training.bytelm import model_config
+from dflash.training.config import TargetConfig
+from dflash.training.graphset import GraphSet
+from dflash.training.prewarm import CACHE, cache_environment, prewarm, use_cache
+from tests.training.small import CONFIG, as_json
 
 REPOSITORY = Path(__file__).parents[2]
 COMPILED = replace(CONFIG, compile=True)
 
 
-def train(target: Path, out: Path, cache: Path, config=COMPILED, limit: int = 240) -> dict:
-    """One training in a fresh process with the compile cache `cache`; its result."""
-    program = [sys.executable, "-B", "-m", "tests.training.small", str(target), str(out), "[48]", as_json(config)]
+def run(target: Path, out: Path, cache: Path, config=COMPILED, *, warm_only: bool = False):
+    """One training in a fresh process with the compile cache `cache`."""
+    words = [str(target), str(out), "[48]", as_json(config), *(["warm"] if warm_only else [])]
+    program = [sys.executable, "-B", "-m", "tests.training.small", *words]
     environment = os.environ | cache_environment(cache)
-    done = subprocess.run(program, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=limit)
+    return subprocess.run(program, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=240)
+
+
+def train(target: Path, out: Path, cache: Path, *, warm_only: bool = False) -> dict:
+    """The result of such a training."""
+    done = run(target, out, cache, warm_only=warm_only)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
-def request_for_warmth(target_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    path = tmp_path_factory.mktemp("rows") / "rows.safetensors"
-    save_rows(path, rows(buckets=[48]))
-    return {"config": asdict(COMPILED), "target": str(target_folder), "rows": str(path)}
+def graphs(target_folder: Path) -> GraphSet:
+    return GraphSet.of(COMPILED, target_config(target_folder), [48])
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +55,10 @@ def vault(tmp_path_factory: pytest.TempPathFactory) -> Vault:
 
 
 @pytest.fixture(scope="module")
-def warmed(request_for_warmth: dict, vault: Vault, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+def warmed(graphs: GraphSet, vault: Vault, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     """A pre-warmed folder, kept in the vault, and the report of its pre-warm."""
     out = tmp_path_factory.mktemp("prewarm")
-    return out, prewarm(request_for_warmth, out, Silent(), vault)
+    return out, prewarm(graphs, out, Silent(), vault)
 
 
 def test_prewarm_finds_every_graph_in_a_second_pass(warmed: tuple[Path, dict]):
@@ -62,7 +72,7 @@ def test_a_training_in_front_of_a_warm_cache_compiles_nothing(
     warmed: tuple[Path, dict], target_folder: Path, tmp_path: Path
 ):
     out, _ = warmed
-    counts = train(target_folder, tmp_path, out / CACHE)["cache"]
+    counts = train(target_folder, tmp_path, out / CACHE, warm_only=True)["cache"]
     assert counts["graphs"] == counts["autograd_hits"] == 4
     assert (counts["autograd_misses"], counts["inductor_misses"], counts["bypasses"]) == (0, 0, 0)
 
@@ -72,19 +82,19 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_cache_that_was_deleted_comes_back_from_the_vault_and_nothing_is_compiled(
-    warmed: tuple[Path, dict], request_for_warmth: dict, vault: Vault, target_folder: Path, tmp_path: Path
+    warmed: tuple[Path, dict], graphs: GraphSet, vault: Vault, target_folder: Path, tmp_path: Path
 ):
     """Also for a run with another learning rate, seed and length, none of which shapes a graph."""
     out, report = warmed
     before = contents(out / CACHE)
     shutil.rmtree(out / CACHE)
     other = replace(COMPILED, seed=9, steps=7, optimizer=replace(COMPILED.optimizer, lr=1e-5))
-    again = prewarm({**request_for_warmth, "config": asdict(other)}, out, Silent(), vault)
+    again = prewarm(replace(graphs, train=other), out, Silent(), vault)
     assert (again["from_vault"], again["snapshot"], again["hit_rate"]) == (True, report["snapshot"], 1.0)
-    assert again["roles"] == {}, "nothing was compiled"
+    assert again["compiled"] == [], "nothing was compiled"
     after = contents(out / CACHE)
     assert {name: after[name] for name in before} == before
-    counts = train(target_folder, tmp_path, out / CACHE)["cache"]
+    counts = train(target_folder, tmp_path, out / CACHE, warm_only=True)["cache"]
     assert (counts["autograd_misses"], counts["inductor_misses"], counts["bypasses"]) == (0, 0, 0)
 
 
@@ -96,39 +106,72 @@ def test_a_cache_that_was_deleted_comes_back_from_the_vault_and_nothing_is_compi
         ({"draft": replace(COMPILED.draft, layers=COMPILED.draft.layers + 1)}, "graphs"),
     ],
 )
-def test_what_shapes_a_graph_is_in_the_vaults_key(request_for_warmth: dict, change: dict, ingredient: str):
-    key = graph_key(request_for_warmth)
-    other = graph_key({**request_for_warmth, "config": asdict(replace(COMPILED, **change))})
-    assert ingredient in {line.partition(":")[0] for line in differing(key, other)}
+def test_what_shapes_a_graph_is_in_the_vaults_key(graphs: GraphSet, change: dict, ingredient: str):
+    other = replace(graphs, train=replace(COMPILED, **change))
+    assert ingredient in {line.partition(":")[0] for line in differing(graphs.key(), other.key())}
 
 
-def test_what_only_steers_the_training_is_not(request_for_warmth: dict):
+def test_another_bucket_is_another_set(graphs: GraphSet):
+    assert replace(graphs, buckets=(48, 64)).key() != graphs.key()
+
+
+def test_what_only_steers_the_training_is_not(graphs: GraphSet):
     other = replace(COMPILED, seed=9, steps=7, prefetch=1, optimizer=replace(COMPILED.optimizer, lr=1e-5))
-    assert graph_key({**request_for_warmth, "config": asdict(other)}) == graph_key(request_for_warmth)
+    assert replace(graphs, train=other).key() == graphs.key()
+
+
+def test_a_target_that_is_only_declared_has_the_key_of_the_one_that_was_trained(tmp_path: Path):
+    """Pre-warm may run before the target has been trained, and on another machine."""
+    declared = model_config(TargetConfig(), byte_tokenizer())
+    with torch.device("meta"):
+        model = Qwen3ForCausalLM(declared)
+    model.to_empty(device="cpu").save_pretrained(tmp_path)
+    sets = [GraphSet.of(COMPILED, config, [48]) for config in (declared, target_config(tmp_path))]
+    assert sets[0].key() == sets[1].key()
+
+
+def test_a_set_survives_json(graphs: GraphSet):
+    again = GraphSet.from_json(json.loads(json.dumps(graphs.to_json())))
+    assert again.key() == graphs.key()
+    assert again.train == COMPILED
+
+
+def test_on_gpus_every_worker_has_graphs_of_its_own_and_on_a_cpu_a_role_shares_them(graphs: GraphSet):
+    assert graphs.places() == [("target", 0), ("drafter", 5)]
+    on_gpus = replace(graphs, train=replace(COMPILED, device="cuda"))
+    assert on_gpus.places() == [("target", rank) for rank in range(5)] + [("drafter", rank) for rank in (5, 6, 7)]
 
 
 @pytest.mark.nightly
-def test_a_cache_that_does_not_hold_a_graph_is_not_called_warm(
-    warmed: tuple[Path, dict], request_for_warmth: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_proof_that_compiles_names_what_was_not_in_the_cache(
+    graphs: GraphSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The compiling processes are kept from doing their work; the proof must notice."""
-    from dflash.training import prewarm as room
-
-    compile_and_prove = room._run_all
-
-    def only_prove(requests, cache, threads):
-        if threads:
-            return [{"graphs": 0, "seconds": 0.0, "warm_s": {}} for _ in requests]
-        return compile_and_prove([{**requests[0], "roles": ["target"]}], cache, threads)
-
-    monkeypatch.setattr(room, "_run_all", only_prove)
-    with pytest.raises(CompilationError, match="a second pass compiled again"):
-        prewarm(request_for_warmth, tmp_path, Silent())
+    """Only the target's graphs are compiled; the proof, a whole layout, must notice."""
+    monkeypatch.setattr(GraphSet, "places", lambda self: [("target", 0)])
+    with pytest.raises(CompilationError, match=r"compiled again: drafter 5: fuse for .*; drafter 5: draft_layer for"):
+        prewarm(graphs, tmp_path, Silent())
 
 
-def test_a_warm_up_that_fails_says_so_and_leaves_no_process(request_for_warmth: dict, tmp_path: Path):
-    with pytest.raises(CompilationError, match="the warm-up of target ended with status 2"):
-        prewarm({**request_for_warmth, "target": str(tmp_path / "nowhere")}, tmp_path, Silent())
+def test_a_training_that_must_be_warm_refuses_to_compile_and_names_the_graph(target_folder: Path, tmp_path: Path):
+    done = run(target_folder, tmp_path / "out", tmp_path / "cold", warm_only=True)
+    assert done.returncode != 0
+    assert "CompilationError: 'target_layer' for (1, 48, " in done.stderr
+    assert "was not in the compile cache" in done.stderr
+    assert not (tmp_path / "out" / "draft").exists()
+
+
+def test_a_triton_cache_that_the_user_named_elsewhere_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    use_cache(tmp_path / "mine")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "mine")
+    assert "TRITON_CACHE_DIR" not in os.environ
+
+
+def test_a_warm_up_that_fails_says_so_and_leaves_no_process(graphs: GraphSet, tmp_path: Path):
+    broken = replace(graphs, train=replace(COMPILED, draft=replace(COMPILED.draft, features=9)))
+    with pytest.raises(CompilationError, match=r"the warm-up of worker [05] ended with status 2"):
+        prewarm(broken, tmp_path, Silent())
 
 
 @pytest.mark.nightly

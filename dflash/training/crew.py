@@ -1,0 +1,134 @@
+"""The workers of one training, as threads of this process in front of one compile gate."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from dflash.compilation.gate import CompileGate, Graph
+from dflash.progress import Progress
+from dflash.training.checkpoints import Checkpoint
+from dflash.training.communicator import Aborted, ThreadGroup
+from dflash.training.config import TrainConfig
+from dflash.training.drafts import draft_config, fresh_draft
+from dflash.training.regions import Regions
+from dflash.training.workers import DrafterWorker, TargetWorker, device_of
+
+Worker = TargetWorker | DrafterWorker
+Load = Callable[[torch.device], PreTrainedModel]
+"""Gives a worker its target; it may be anywhere, the worker takes what it needs to its device."""
+
+
+class Crew:
+    """Owns the threads. Build one and `run()` it, once."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        target: PretrainedConfig,
+        load: Load,
+        buckets: Collection[int],
+        progress: Progress,
+        on_graph: Callable[[str, Graph], object] = lambda worker, graph: None,
+    ) -> None:
+        """`on_graph` is told of each graph that a worker's turn makes, with the worker's role and rank.
+
+        Raises:
+            UsageError: the configuration does not fit the target.
+        """
+        # Eight workers share the cores: one thread each. Set before any compile, since a graph is guarded on it.
+        torch.set_num_threads(1)
+        self.config, self.progress = config, progress
+        self.draft_config = draft_config(target, config.draft)
+        self.group = ThreadGroup(config.topology.size, config.prefetch)
+        self.stopping = threading.Event()
+        self.warm_seconds: dict[str, float] = {}
+        self._load, self._buckets, self._in_turn = load, sorted(buckets), ""
+        self._gate = CompileGate(enabled=config.compile, on_graph=lambda graph: on_graph(self._in_turn, graph))
+        self._regions = Regions(self._gate)
+        self._failures: list[BaseException] = []
+
+    def run(
+        self, body: Callable[[Worker, int], None], ranks: Sequence[int] | None = None, saved: Checkpoint | None = None
+    ) -> None:
+        """Set up the workers of `ranks` (all of them), from `saved` where it is given, run their graphs in turn, close
+        the set, and let each do `body(worker, rank)`. An interrupt (Ctrl-C) sets `stopping`.
+
+        Raises:
+            whatever the first worker raised; no thread is left then.
+        """
+        ranks = range(self.config.topology.size) if ranks is None else ranks
+        sealed = threading.Barrier(len(ranks), action=self._gate.seal)
+        ended: list[int] = []
+
+        def thread(rank: int) -> None:
+            try:
+                # Loading is in turn too: transformers initialises modules under process-wide patches.
+                with self._gate.turn():
+                    worker = self._warm(rank, saved)
+                self.group.wait(sealed)
+                body(worker, rank)
+            except Aborted:
+                pass
+            except BaseException as failure:
+                self._failures.append(failure)
+                self.group.abort()
+                sealed.abort()
+            finally:
+                ended.append(rank)
+
+        threads = [
+            threading.Thread(target=contextvars.copy_context().run, args=(thread, rank), name=f"worker-{rank}")
+            for rank in ranks
+        ]
+        for each in threads:
+            each.start()
+        try:
+            self._wait_for(ended, len(threads))
+        finally:
+            self.group.abort()
+            for each in threads:
+                each.join()
+            self._gate.unseal()
+        if self._failures:
+            raise self._failures[0]
+
+    def _warm(self, rank: int, saved: Checkpoint | None) -> Worker:
+        begun = time.monotonic()
+        role = "target" if rank < self.config.topology.targets else "drafter"
+        self._in_turn = f"{role} {rank}"
+        worker = self._worker(rank, saved)
+        worker.warm(self._buckets)
+        self.warm_seconds[self._in_turn] = time.monotonic() - begun
+        self.progress.note(f"worker {rank} ({role}) is warm ({time.monotonic() - begun:.1f} s)")
+        return worker
+
+    def _worker(self, rank: int, saved: Checkpoint | None) -> Worker:
+        comm = self.group.communicator(rank)
+        target = self._load(device_of(rank, self.config))
+        if rank < self.config.topology.targets:
+            layer_ids = self.draft_config.dflash_config["target_layer_ids"]
+            return TargetWorker(comm, self.config, target, layer_ids, self._regions)
+        draft = fresh_draft(self.draft_config, self.config.seed)
+        worker = DrafterWorker(comm, self.config, target, draft, self._regions)
+        if saved:
+            worker.restore(saved)
+        return worker
+
+    def _wait_for(self, ended: Collection[int], count: int) -> None:
+        """Wait until `count` workers have ended; an interrupt meanwhile is the wish to stop, and the waiting goes on.
+
+        Not by `Thread.join`: interrupted, it takes a running thread for dead (bpo-45274).
+        """
+        while True:
+            try:
+                while len(ended) < count:
+                    time.sleep(0.05)
+                return
+            except KeyboardInterrupt:
+                self.stopping.set()

@@ -1,0 +1,95 @@
+"""The closed set of graphs of a training, as data: what pre-warm compiles, and the vault's key of it.
+
+Nothing in it is a weight or a row of text, so it is known before there is either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig
+
+from dflash.compilation.ingredients import ingredients
+from dflash.training.config import ROLES, TrainConfig, train_config
+
+_NO_SHAPE = {
+    "_name_or_path",
+    "architectures",
+    "chunk_size_feed_forward",
+    "dtype",
+    "id2label",
+    "label2id",
+    "output_attentions",
+    "output_hidden_states",
+    "problem_type",
+    "return_dict",
+    "transformers_version",
+    "use_cache",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "initializer_range",
+}
+"""Fields of a model's config.json that shape no graph, and differ between a model and its copy."""
+
+_SOURCES = ("batches", "crew", "drafts", "regions", "workers")
+
+
+@dataclass(frozen=True)
+class GraphSet:
+    """A training's configuration, its target's (transformers' fields) and its buckets, in tokens."""
+
+    train: TrainConfig
+    target: Mapping[str, Any]
+    buckets: tuple[int, ...]
+
+    @staticmethod
+    def of(train: TrainConfig, target: PretrainedConfig, buckets: Sequence[int]) -> GraphSet:
+        """The set of a training of a drafter for `target`."""
+        fields = {name: value for name, value in target.to_dict().items() if name not in _NO_SHAPE}
+        return GraphSet(train, fields, tuple(sorted(buckets)))
+
+    @staticmethod
+    def from_json(plain: Mapping[str, Any]) -> GraphSet:
+        """What `to_json` gave."""
+        return GraphSet(train_config(plain["train"]), plain["target"], tuple(plain["buckets"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"train": asdict(self.train), "target": dict(self.target), "buckets": list(self.buckets)}
+
+    def target_config(self) -> PretrainedConfig:
+        """The target's configuration as transformers has it."""
+        return AutoConfig.for_model(**self.target)
+
+    def places(self) -> list[tuple[str, int]]:
+        """Role and rank of each worker whose graphs are its own: inductor's key holds the index of a GPU, so there it
+        is every worker, while on a CPU all workers of a role share theirs."""
+        topology = self.train.topology
+        ranks = {"target": range(topology.targets), "drafter": topology.drafter_ranks}
+        own = {role: ranks[role] if self.train.device == "cuda" else ranks[role][:1] for role in ROLES}
+        return [(role, rank) for role in ROLES for rank in own[role]]
+
+    def key(self) -> dict[str, str]:
+        """Everything that decides whether a cache of these graphs is valid on this machine, and nothing that only
+        steers the training."""
+        shapes: dict[str, Any] = {name: getattr(self.train, name) for name in ("rows", "anchors", "device")}
+        shapes |= {"draft": asdict(self.train.draft), "topology": asdict(self.train.topology)}
+        shapes |= {"target": dict(self.target), "buckets": list(self.buckets)}
+        room = Path(__file__).parent
+        graphs = [room / f"{name}.py" for name in _SOURCES]
+        gate = room.parent / "compilation" / "gate.py"
+        return ingredients(shapes, [*graphs, *(room.parent / "model").glob("*.py"), gate], self._devices())
+
+    def _devices(self) -> list[str]:
+        """The ordered map from worker to device."""
+        count = self.train.topology.size
+        if self.train.device == "cpu":
+            return ["cpu"] * count
+        import torch
+
+        found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        return [f"cuda:{index} {each.name} {each.major}.{each.minor}" for index, each in enumerate(found[:count])]
