@@ -8,11 +8,13 @@ from invoke.tasks import task
 
 import tasks_cache
 import tasks_env
-from dflash import cli, cli_hosts, cli_images
+from dflash import cli, cli_hosts, cli_images, cli_prewarm
 from dflash.cli_help import HELP, LOCAL, helped
 
+WHERE_TO_RUN = ("pipeline", "host", "root", "set", "json")
 
-@task(iterable=["set"], auto_shortflags=False, help=helped("pipeline", "host", "root", "set", "json"))
+
+@task(iterable=["set"], auto_shortflags=False, help=helped(*WHERE_TO_RUN))
 @cli.verb
 def train(
     context: Context,
@@ -26,7 +28,7 @@ def train(
     cli.train(pipeline=pipeline, host=host, root=root, overrides=set or (), as_json=json)
 
 
-@task(iterable=["set"], auto_shortflags=False, help=helped("pipeline", "host", "root", "set", "why", "json"))
+@task(iterable=["set"], auto_shortflags=False, help=helped(*WHERE_TO_RUN, "why"))
 @cli.verb
 def plan(
     context: Context,
@@ -39,6 +41,23 @@ def plan(
 ) -> None:
     """Say what a run would do and why, and which steps need a GPU."""
     cli.plan(pipeline=pipeline, host=host, root=root, overrides=set or (), why=why, as_json=json)
+
+
+@task(iterable=["set"], auto_shortflags=False, help=helped(*WHERE_TO_RUN, "environment"))
+@cli.verb
+def prewarm(
+    context: Context,
+    pipeline: str = LOCAL,
+    host: str = "local",
+    environment: str = "",
+    root: str = "",
+    set: Sequence[str] | None = None,
+    json: bool = False,
+) -> None:
+    """Compile what a pipeline's training will call, on a host, and prove it."""
+    cli_prewarm.prewarm(
+        pipeline=pipeline, host=host, environment=environment, root=root, overrides=set or (), as_json=json
+    )
 
 
 @task(auto_shortflags=False, help=helped("pipeline", "root", "json"))
@@ -168,7 +187,25 @@ def image_verify(context: Context, reference: str, host: str = "local", root: st
 
 
 namespace = Collection(
-    *(train, plan, check, show, runs, execute, jobs, follow, stop, put, get, ping, bench, build, lint_and_tests, lint)
+    *(
+        train,
+        plan,
+        prewarm,
+        check,
+        show,
+        runs,
+        execute,
+        jobs,
+        follow,
+        stop,
+        put,
+        get,
+        ping,
+        bench,
+        build,
+        lint_and_tests,
+        lint,
+    )
 )
 for each in (tasks_cache.namespace, tasks_env.namespace, Collection("image", image_verify)):
     namespace.add_collection(each)

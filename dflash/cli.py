@@ -24,6 +24,8 @@ from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_
 if TYPE_CHECKING:
     from invoke.program import Program
 
+    from dflash.pipeline.schema import Pipeline
+
 # Only the standard library up to here: a .venv that has lost a package must still say so in one line.
 
 P = ParamSpec("P")
@@ -167,13 +169,11 @@ def plan(*, pipeline: str, host: str, root: str, overrides: Sequence[str], why: 
 def check(*, pipeline: str, root: str, as_json: bool) -> None:
     """Look at this machine and judge it as the pipeline's check step would."""
     from dflash import provision
-    from dflash.pipeline.kinds import load_kinds
-    from dflash.pipeline.schema import load_pipeline
     from dflash.pipeline.show import console_on
     from dflash.progress import Silent
     from dflash.provision.table import findings_of, print_table
 
-    loaded = load_pipeline(_pipeline_file(pipeline), load_kinds())
+    loaded = load(pipeline)
     configs = [step.config for step in loaded.steps if step.kind.name == "check"]
     if not configs:
         raise UsageError("the pipeline has no step that uses check", where=loaded.file)
@@ -237,20 +237,20 @@ def _tools(*tools: tuple[str, ...]) -> None:
 def _plan(pipeline: str, host: str, root: Path, overrides: Sequence[str]) -> Any:
     from dflash.hosts.inventory import find_host
     from dflash.pipeline.keys import observe
-    from dflash.pipeline.kinds import load_kinds
     from dflash.pipeline.plan import make_plan
-    from dflash.pipeline.schema import load_pipeline
     from dflash.pipeline.store import Store
 
-    where = find_host(host, HOME / "hosts.yaml")
-    loaded = load_pipeline(_pipeline_file(pipeline), load_kinds(), overrides)
+    where, loaded = find_host(host, HOME / "hosts.yaml"), load(pipeline, overrides)
     return make_plan(loaded, where, observe(loaded) if where.chain.is_local else None, Store(root))
 
 
-def _pipeline_file(given: str) -> Path:
-    """A path as given; below the project when it is not below the current folder."""
-    path = Path(given)
-    return path if path.exists() or not (HOME / path).exists() else HOME / path
+def load(pipeline: str, overrides: Sequence[str] = ()) -> Pipeline:
+    """A pipeline by its path as given; below the project when it is not below the current folder."""
+    from dflash.pipeline.kinds import load_kinds
+    from dflash.pipeline.schema import load_pipeline
+
+    path = Path(pipeline)
+    return load_pipeline(path if path.exists() or not (HOME / path).exists() else HOME / path, load_kinds(), overrides)
 
 
 def root_of(given: str) -> Path:

@@ -1,8 +1,8 @@
 """Everything that decides whether a compile cache is valid here: the vault's key, ingredient by ingredient.
 
 Inductor's own key has the code of the graph, its inputs with their devices, its configuration, torch's and Triton's
-source and the GPU's name; not in it, and in ours, are the interpreter, the C++ compiler and the processor, for which
-CPU kernels are compiled. Driver, host and path do not decide: they are recorded beside.
+source and the GPU's name; not in it, and in ours, are the interpreter, the C library that launchers are linked with,
+and for CPU kernels the C++ compiler and the processor. Driver, host and path do not decide: they are recorded beside.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ def ingredients(
 ) -> dict[str, str]:
     """The key. `graphs` is all of the configuration that shapes a graph, `sources` the files that define them,
     `devices` the ordered map from worker to device, such as `("cuda:0 NVIDIA H200 9.0", ...)` or `("cpu", ...)`."""
+    on_cpu = {"processor": processor(Path("/proc/cpuinfo")), "compiler": compiler(environ.get("CXX", "g++"))}
     return {
         "torch": _distribution("torch"),
         "triton": _distribution("triton"),
         "cuda": _cuda(),
         "python": ".".join(platform.python_version_tuple()[:2]),
         "machine": platform.machine(),
-        "processor": processor(Path("/proc/cpuinfo")),
-        "compiler": compiler(environ.get("CXX", "g++")),
+        "libc": " ".join(platform.libc_ver()),
+        **(on_cpu if "cpu" in devices else {}),
         "devices": ", ".join(devices),
         "graphs": json.dumps(graphs, sort_keys=True),
         "sources": digest(sources),

@@ -70,17 +70,21 @@ def key_fields(step: Step, pipeline: Pipeline, surroundings: Surroundings, keys:
 
     A need that the kind does not take only orders the steps, so it is not among them.
     """
-    borrowed = pipeline.step(step.borrows) if step.borrows else None
     return {
         "kind": step.kind.name,
         "config": plain(step.kind.config, step.config),
-        "borrowed": plain(borrowed.kind.config, borrowed.config) if borrowed else None,
+        "borrowed": _borrowed(step, pipeline.step(step.borrows)) if step.borrows else None,
         "lock": surroundings.lock,
         "python": surroundings.python,
         "sources": dict(surroundings.sources[step.kind.name]),
         "inputs": {kind: keys[name] for kind, name in step.takes.items()},
         "fingerprint": dict(surroundings.fingerprints[step.name]),
     }
+
+
+def _borrowed(step: Step, lender: Step) -> dict[str, Any]:
+    config = plain(lender.kind.config, lender.config)
+    return {name: value for name, value in config.items() if not step.kind.borrows or name in step.kind.borrows}
 
 
 def key_of(fields: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from dflash.pipeline.kinds import StepInputs, StepKind
 from dflash.provision.checks import CheckConfig
 from dflash.training import corpus
 from dflash.training.config import (
+    GRAPH_FIELDS,
     HELDOUT,
     ROWS,
     DataConfig,
@@ -75,13 +76,8 @@ def _data(step: StepInputs) -> Result:
     return build_dataset(step.config, _model(step), step.out, step.progress)
 
 
-def vault_folder(root: Path) -> Path:
-    """Where compile caches are kept: below the root, or in a folder that several hosts share."""
-    return Path(os.environ.get("DFLASH_VAULT") or root / "vault")
-
-
 def _prewarm(step: StepInputs) -> Result:
-    from dflash.compilation.vault import Vault
+    from dflash.compilation.vault import Vault, vault_folder
     from dflash.model.target import target_config
     from dflash.training.graphset import GraphSet
     from dflash.training.prewarm import prewarm
@@ -177,6 +173,7 @@ KINDS: dict[str, StepKind] = {
             PrewarmConfig,
             _offline(_prewarm),
             takes=("target", "data"),
+            borrows=(*GRAPH_FIELDS, "compile"),
             sources=MODEL,
             describes="compile the closed set of graphs and prove it",
         ),

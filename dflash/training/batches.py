@@ -49,7 +49,7 @@ def draw_anchors(candidates: Tensor, count: int, generator: torch.Generator) -> 
     return padded.masked_fill(padded == length, -1)
 
 
-def _generator(*key: object) -> torch.Generator:
+def generator_of(*key: object) -> torch.Generator:
     """A generator of random numbers that `key` alone decides, however large the numbers in it."""
     digest = hashlib.sha256(repr(key).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8]))
@@ -74,7 +74,7 @@ class Batches:
         bucket, chosen = self._deal(epoch)[place]
         part = self._packed[bucket]
         trainable, documents = part.trainable[chosen], part.documents[chosen].long()
-        generator = _generator("anchors", self._seed, index)
+        generator = generator_of("anchors", self._seed, index)
         return MicroBatch(
             index,
             part.tokens[chosen].long(),
@@ -86,7 +86,7 @@ class Batches:
 
     def _deal(self, epoch: int) -> list[tuple[int, Tensor]]:
         if self._epoch is None or self._epoch[0] != epoch:
-            generator = _generator("rows", self._seed, epoch)
+            generator = generator_of("rows", self._seed, epoch)
             dealt: list[tuple[int, Tensor]] = []
             for bucket, part in sorted(self._packed.items()):
                 order = torch.randperm(len(part), generator=generator)

@@ -190,6 +190,10 @@ class TrainConfig:
         return self.gamma if self.gamma is not None else GAMMAS[self.draft.block]
 
 
+GRAPH_FIELDS = ("draft", "topology", "rows", "anchors", "device")
+"""The fields of a `TrainConfig` that shape a compiled graph; the others only steer the training."""
+
+
 def train_config(fields: Mapping[str, Any]) -> TrainConfig:
     """The configuration that `dataclasses.asdict` took apart."""
     parts = {"draft": DraftConfig, "topology": Topology, "optimizer": OptimizerConfig}

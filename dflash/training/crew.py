@@ -8,20 +8,18 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
 
 from dflash.compilation.gate import CompileGate, Graph
 from dflash.progress import Progress
 from dflash.training.checkpoints import Checkpoint
 from dflash.training.communicator import Aborted, ThreadGroup
 from dflash.training.config import TrainConfig
-from dflash.training.drafts import draft_config, fresh_draft
+from dflash.training.drafts import draft_config
 from dflash.training.regions import Regions
+from dflash.training.sources import Models
 from dflash.training.workers import DrafterWorker, TargetWorker, device_of
 
 Worker = TargetWorker | DrafterWorker
-Load = Callable[[torch.device], PreTrainedModel]
-"""Gives a worker its target; it may be anywhere, the worker takes what it needs to its device."""
 
 
 class Crew:
@@ -30,8 +28,7 @@ class Crew:
     def __init__(
         self,
         config: TrainConfig,
-        target: PretrainedConfig,
-        load: Load,
+        models: Models,
         buckets: Collection[int],
         progress: Progress,
         on_graph: Callable[[str, Graph], object] = lambda worker, graph: None,
@@ -44,11 +41,11 @@ class Crew:
         # Eight workers share the cores: one thread each. Set before any compile, since a graph is guarded on it.
         torch.set_num_threads(1)
         self.config, self.progress = config, progress
-        self.draft_config = draft_config(target, config.draft)
+        self.draft_config = draft_config(models.target_config, config.draft)
         self.group = ThreadGroup(config.topology.size, config.prefetch)
         self.stopping = threading.Event()
         self.warm_seconds: dict[str, float] = {}
-        self._load, self._buckets, self._in_turn = load, sorted(buckets), ""
+        self._models, self._buckets, self._in_turn = models, sorted(buckets), ""
         self._gate = CompileGate(enabled=config.compile, on_graph=lambda graph: on_graph(self._in_turn, graph))
         self._regions = Regions(self._gate)
         self._failures: list[BaseException] = []
@@ -110,11 +107,12 @@ class Crew:
 
     def _worker(self, rank: int, saved: Checkpoint | None) -> Worker:
         comm = self.group.communicator(rank)
-        target = self._load(device_of(rank, self.config))
+        device = device_of(rank, self.config)
+        target = self._models.target(device)
         if rank < self.config.topology.targets:
             layer_ids = self.draft_config.dflash_config["target_layer_ids"]
             return TargetWorker(comm, self.config, target, layer_ids, self._regions)
-        draft = fresh_draft(self.draft_config, self.config.seed)
+        draft = self._models.draft(self.draft_config, device)
         worker = DrafterWorker(comm, self.config, target, draft, self._regions)
         if saved:
             worker.restore(saved)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
+from torch import Tensor
 from transformers import PretrainedConfig, Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from dflash.errors import UsageError
 from dflash.model.draft import DFlashDraftModel, capture_layers
+from dflash.training.batches import generator_of
 from dflash.training.config import DraftConfig
 
 
@@ -56,14 +62,29 @@ def draft_config(target: PretrainedConfig, config: DraftConfig) -> Qwen3Config:
     return draft
 
 
+def blank_draft(config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
+    """A drafter with whatever memory holds for weights."""
+    with torch.device("meta"):  # the layers' own first weights would be drawn only to be replaced
+        draft = DFlashDraftModel(config)
+    draft.to_empty(device=device)
+    draft.rotary_emb = Qwen3RotaryEmbedding(config).to(device)  # its frequencies are no weights
+    return draft
+
+
 def fresh_draft(config: Qwen3Config, seed: int) -> DFlashDraftModel:
-    """A drafter with its first weights, which `seed` alone decides, whatever other threads draw meanwhile."""
-    draft = DFlashDraftModel(config)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in draft.named_parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0.0, config.initializer_range, generator=generator)
-            elif not name.endswith("bias"):
-                parameter.fill_(1.0)
+    """A drafter with its first weights, which `seed` alone decides, whatever other threads draw meanwhile. Each
+    parameter has a generator of its own, so that all processors draw: an 8B target's drafter has a billion numbers.
+    """
+    draft = blank_draft(config, torch.device("cpu"))
+
+    def fill(name: str, parameter: Tensor) -> None:
+        if parameter.ndim == 2:
+            generator = generator_of("first weights", seed, name)
+            parameter.normal_(0.0, config.initializer_range, generator=generator)
+        else:
+            parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(lambda item: fill(item[0], item[1].data), draft.named_parameters()):
+            pass
     return draft

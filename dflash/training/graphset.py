@@ -13,7 +13,7 @@ from typing import Any
 from transformers import AutoConfig, PretrainedConfig
 
 from dflash.compilation.ingredients import ingredients
-from dflash.training.config import ROLES, TrainConfig, train_config
+from dflash.training.config import GRAPH_FIELDS, ROLES, TrainConfig, train_config
 
 _NO_SHAPE = {
     "_name_or_path",
@@ -35,7 +35,7 @@ _NO_SHAPE = {
 }
 """Fields of a model's config.json that shape no graph, and differ between a model and its copy."""
 
-_SOURCES = ("batches", "crew", "drafts", "regions", "workers")
+_SOURCES = ("batches", "crew", "drafts", "regions", "sources", "workers")
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class GraphSet:
     def key(self) -> dict[str, str]:
         """Everything that decides whether a cache of these graphs is valid on this machine, and nothing that only
         steers the training."""
-        shapes: dict[str, Any] = {name: getattr(self.train, name) for name in ("rows", "anchors", "device")}
-        shapes |= {"draft": asdict(self.train.draft), "topology": asdict(self.train.topology)}
+        train = asdict(self.train)
+        shapes = {name: train[name] for name in GRAPH_FIELDS}
         shapes |= {"target": dict(self.target), "buckets": list(self.buckets)}
         room = Path(__file__).parent
         graphs = [room / f"{name}.py" for name in _SOURCES]

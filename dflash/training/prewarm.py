@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dflash.compilation.cachekey import write_key
 from dflash.errors import CompilationError, DFlashError
 from dflash.progress import Progress
 from dflash.training.graphset import GraphSet
@@ -28,6 +29,12 @@ if TYPE_CHECKING:  # a GPU image has no zstandard
 CACHE = "inductor"
 _CPUS_EACH = 2
 """Processors that a compiling process has to itself, so that a host with many GPUs is not swamped."""
+
+
+def first_input(graph: Mapping[str, Any]) -> str:
+    """Of a graph's inputs the first, for a person: the others follow from it."""
+    first, more, _ = graph["inputs"].partition(";")
+    return f"{first}{more and ' …'}"
 
 
 def use_cache(folder: Path) -> None:
@@ -52,7 +59,7 @@ def prewarm(graphs: GraphSet, out: Path, progress: Progress, vault: Vault | None
         progress.note("compilation is off: there is nothing to warm")
         return {"graphs": 0, "hit_rate": 1.0}
     cache = out / CACHE
-    key = graphs.key() if vault else {}
+    key = graphs.key()
     begun = time.monotonic()
     snapshot = _restored(vault, key, cache, progress) if vault else None
     compiled = [] if snapshot else _compiled(graphs, cache, progress)
@@ -70,6 +77,7 @@ def prewarm(graphs: GraphSet, out: Path, progress: Progress, vault: Vault | None
             cure="run again; if it stays so, a graph depends on something that is not the same twice",
         )
     count = len(proof.graphs)
+    write_key(cache, key, count)
     kept = snapshot or (_kept(vault, key, cache, count, progress) if vault else None)
     return {
         "graphs": count,
@@ -133,7 +141,7 @@ def _compiled(graphs: GraphSet, cache: Path, progress: Progress) -> list[dict[st
     def tell(graph: dict[str, Any]) -> None:
         if graph["compiled"]:
             made.append(graph)
-            progress.note(f"{graph['worker']}: {graph['name']} for {graph['inputs']} in {graph['seconds']:.1f} s")
+            progress.note(f"{graph['worker']}: {graph['name']}, {graph['seconds']:.1f} s, {first_input(graph)}")
 
     def warm(place: tuple[str, int], processes: _Processes) -> None:
         nonlocal done

@@ -14,7 +14,6 @@ from dflash.compilation.gate import Graph
 from dflash.compilation.hits import cache_counts
 from dflash.errors import CheckpointError, CompilationError, UsageError
 from dflash.model.layout import load_draft, write_layout
-from dflash.model.target import load_target, target_config
 from dflash.progress import Progress
 from dflash.training.batches import Batches
 from dflash.training.checkpoints import Checkpoint, Checkpoints
@@ -22,6 +21,7 @@ from dflash.training.config import TrainConfig
 from dflash.training.crew import Crew, Worker
 from dflash.training.metrics import MetricLog
 from dflash.training.packing import Rows
+from dflash.training.sources import Real
 from dflash.training.workers import DrafterWorker, TargetWorker
 
 
@@ -45,7 +45,7 @@ class Trainer:
         """
         self.config, self.progress, self._packed = config, progress, packed
         on_graph = _refuse_to_compile if warm_only else _let_compile
-        self._crew = Crew(config, target_config(target), lambda device: load_target(target), packed, progress, on_graph)
+        self._crew = Crew(config, Real(target, config.seed), packed, progress, on_graph)
         refuse_mask_in(packed, self._crew.draft_config.dflash_config["mask_token_id"])
 
     def train(self, out: Path) -> dict[str, Any]:

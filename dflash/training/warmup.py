@@ -18,20 +18,17 @@ from typing import Any
 from dflash.compilation.gate import Graph
 from dflash.compilation.hits import cache_counts
 from dflash.errors import DFlashError
-from dflash.model.target import blank_target
 from dflash.progress import Silent
 from dflash.training.crew import Crew
 from dflash.training.graphset import GraphSet
+from dflash.training.sources import Blank
 
 
 def warm_up(request: Mapping[str, Any]) -> dict[str, Any]:
     """Run the graphs of the workers with the requested ranks, in turn, telling of each; what the cache had."""
     graphs = GraphSet.from_json(request["set"])
     begun = time.monotonic()
-    target = graphs.target_config()
-    crew = Crew(
-        graphs.train, target, lambda device: blank_target(target, device), graphs.buckets, Silent(), on_graph=_tell
-    )
+    crew = Crew(graphs.train, Blank(graphs.target_config()), graphs.buckets, Silent(), on_graph=_tell)
     crew.run(lambda worker, rank: None, request["ranks"])
     return {"counts": cache_counts().to_json(), "seconds": time.monotonic() - begun}
 

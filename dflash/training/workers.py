@@ -101,8 +101,9 @@ class DrafterWorker:
         self._comm, self._config = comm, config
         self._device = device_of(comm.rank, config)
         self.draft = draft.to(self._device)
-        embedding = target.get_input_embeddings().weight.to(self._device)
-        head = target.get_output_embeddings().weight.to(self._device)
+        # Detached: a parameter and a tensor are two graphs, and only what moves to another device becomes a tensor.
+        embedding = target.get_input_embeddings().weight.detach().to(self._device)
+        head = target.get_output_embeddings().weight.detach().to(self._device)
         self._drafting = Drafting(draft, embedding, head, regions)
         self._decay = slot_decay(config.draft.block, config.decay).to(self._device)
         self._sums = Sums(config.draft.block)

@@ -44,9 +44,14 @@ def test_each_ingredient_changes_with_what_it_stands_for(sources: list[Path]):
     assert changed(first, key(sources, graphs={"anchors": 256})) == {"graphs"}
     assert changed(first, key(sources, TORCHINDUCTOR_MAX_AUTOTUNE="1")) == {"overrides"}
     assert changed(first, key(sources, TORCH_COMPILE_CACHE_KEY_TAG="x")) == {"overrides"}
-    assert changed(first, key(sources, CXX="no-such-compiler")) == {"compiler", "overrides"}
+    assert changed(key(sources, ["cpu"]), key(sources, ["cpu"], CXX="clang")) == {"compiler", "overrides"}
     sources[0].write_text("# another draft")
     assert changed(first, key(sources)) == {"sources"}
+
+
+def test_processor_and_compiler_decide_only_where_something_runs_on_the_cpu(sources: list[Path]):
+    """Two hosts with the same GPUs share their caches, whatever else is in them."""
+    assert key(sources, ["cpu"]).keys() - key(sources).keys() == {"processor", "compiler"}
 
 
 def test_where_a_cache_lies_and_how_fast_it_is_made_decide_nothing(sources: list[Path]):

@@ -44,6 +44,12 @@ def test_a_changed_config_is_named_down_to_its_key(lab: Lab):
     assert lab.why("evaluate", "train.steps=7")[0].startswith("inputs.train: ")
 
 
+def test_of_a_borrowed_config_only_what_decides_the_result_makes_a_step_run_again(lab: Lab):
+    lab.run()
+    statuses = lab.statuses("train.optimizer.lr=0.5")
+    assert (statuses["prewarm"], statuses["train"]) == ("skip", "run")
+
+
 def test_a_changed_surrounding_is_named(lab: Lab):
     lab.run()
     pipeline = lab.load()

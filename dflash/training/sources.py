@@ -1,0 +1,53 @@
+"""Where a training's models come from: a folder and a seed, or nowhere, when only their graphs are wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel, Qwen3Config
+
+from dflash.model.draft import DFlashDraftModel
+from dflash.model.target import blank_target, load_target, target_config
+from dflash.training.drafts import blank_draft, fresh_draft
+
+
+class Models(Protocol):
+    """Gives a worker its models. They may be anywhere: a worker takes what it needs to its device."""
+
+    target_config: PretrainedConfig
+
+    def target(self, device: torch.device) -> PreTrainedModel:
+        """The target, for a worker on `device`."""
+
+    def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
+        """The drafter at its beginning, the same for every worker."""
+
+
+class Real:
+    """The target of a model folder, and a drafter whose first weights `seed` decides."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        """Raises UsageError when `folder` is no model folder."""
+        self.target_config = target_config(folder)
+        self._folder, self._seed = folder, seed
+
+    def target(self, device: torch.device) -> PreTrainedModel:
+        return load_target(self._folder)
+
+    def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
+        return fresh_draft(config, self._seed)
+
+
+class Blank:
+    """Models of the right shapes, with whatever memory holds for weights."""
+
+    def __init__(self, target: PretrainedConfig) -> None:
+        self.target_config = target
+
+    def target(self, device: torch.device) -> PreTrainedModel:
+        return blank_target(self.target_config, device)
+
+    def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
+        return blank_draft(config, device)
