@@ -54,7 +54,7 @@ def prewarm(
     set: Sequence[str] | None = None,
     json: bool = False,
 ) -> None:
-    """Compile what a pipeline's training will call, on a host, and prove it."""
+    """Compile and prove what a pipeline's training will call."""
     cli_prewarm.prewarm(
         pipeline=pipeline, host=host, environment=environment, root=root, overrides=set or (), as_json=json
     )

@@ -7,6 +7,7 @@ is there proves nothing. A vault keeps what was proved, and gives it back to the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -149,7 +150,8 @@ def _compiled(graphs: GraphSet, cache: Path, progress: Progress) -> list[dict[st
         done += 1
         progress.update(done, len(places) + 1)
 
-    with _Processes(cache) as processes, ThreadPoolExecutor(at_once) as pool:
+    # In this order: an interrupt ends the processes first, and so the threads that wait for them.
+    with ThreadPoolExecutor(at_once) as pool, _Processes(cache) as processes:
         for _ in pool.map(lambda place: warm(place, processes), places):
             pass
     return sorted(made, key=lambda graph: (graph["worker"], graph["name"], graph["inputs"]))
@@ -168,13 +170,14 @@ class _Processes:
         self._environment = os.environ | cache_environment(cache)
         self._environment.pop("TRITON_CACHE_DIR", None)
         self._running: list[subprocess.Popen[str]] = []
-        self._lock, self._over = threading.Lock(), False
+        self._lock = threading.Lock()
+        self._failure: CompilationError | None = None
 
     def __enter__(self) -> _Processes:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._end()
+        self._end(CompilationError("the warm-up was given up"))
 
     def warm_up(
         self,
@@ -186,39 +189,40 @@ class _Processes:
         """Run one, with `threads` compile workers (0: torch's default), telling of each graph.
 
         Raises:
-            CompilationError: it failed; the others are ended then.
+            CompilationError: it failed, or another did; all are ended then.
         """
         environment = self._environment | ({"TORCHINDUCTOR_COMPILE_THREADS": str(threads)} if threads else {})
         command = [sys.executable, "-m", "dflash.training.warmup"]
         with self._lock:
-            if self._over:
-                raise CompilationError("the warm-up was given up")
+            if self._failure:
+                raise self._failure
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
             )
             self._running.append(process)
         assert process.stdin is not None
         assert process.stdout is not None
+        told: list[dict[str, Any]] = []
         with process.stdout, process.stdin:
-            process.stdin.write(json.dumps({"set": graphs.to_json(), "ranks": list(ranks)}))
-            process.stdin.close()
-            told: list[dict[str, Any]] = []
+            with contextlib.suppress(BrokenPipeError):  # it ended already: its status says why
+                process.stdin.write(json.dumps({"set": graphs.to_json(), "ranks": list(ranks)}))
+                process.stdin.close()
             for line in process.stdout:
                 told.append(json.loads(line))
                 if "name" in told[-1]:
                     tell(told[-1])
         if process.wait():
-            self._end()
-            raise CompilationError(
-                f"the warm-up of worker {', '.join(map(str, ranks))} ended with status {process.returncode}",
-                cure="its output is in this step's log",
-            )
+            why = (told and told[-1].get("error")) or f"it ended with status {process.returncode}"
+            self._end(CompilationError(f"the warm-up of worker {', '.join(map(str, ranks))} failed: {why}"))
+            assert self._failure is not None
+            raise self._failure
         *found, end = told
         return _Warmed(found, end["counts"])
 
-    def _end(self) -> None:
+    def _end(self, why: CompilationError) -> None:
+        """End all, and start no more. The first that failed is why: the others were ended for it."""
         with self._lock:
-            self._over = True
+            self._failure = self._failure or why
             for process in self._running:
                 process.kill()
                 process.wait()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -38,13 +39,17 @@ def _tell(worker: str, graph: Graph) -> None:
 
 
 def main() -> int:
-    """Read the request, print the lines."""
+    """Read the request, print the lines; the last is {"error": ...} of a warm-up that failed."""
     try:
         print(json.dumps(warm_up(json.load(sys.stdin))))
+        return 0
     except DFlashError as failure:
-        print(f"error: {failure}", file=sys.stderr)
+        print(json.dumps({"error": str(failure)}))
         return failure.exit_code
-    return 0
+    except Exception as failure:
+        traceback.print_exception(failure)
+        print(json.dumps({"error": f"{type(failure).__name__}: {failure}"}))
+        return 1
 
 
 if __name__ == "__main__":
