@@ -63,6 +63,14 @@ def whole_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+def aside(path: Path, word: str = "aside") -> Path:
+    """The first of `path.aside-1`, `path.aside-2`, … that is not there: where to move what is in the way."""
+    number = 1
+    while os.path.lexists(found := path.with_name(f"{path.name}.{word}-{number}")):
+        number += 1
+    return found
+
+
 def write_json(path: Path, document: Any) -> None:
     """Write `document` whole, indented, with a final newline."""
     with whole_file(path) as draft:

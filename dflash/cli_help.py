@@ -35,6 +35,8 @@ HELP = {
     "all": "Show what is the same, too.",
     "snapshot": "A snapshot's id, as cache.list shows it.",
     "release": "Let go of it again.",
+    "environment": "The host's environment whose Python to use (default: the only one in use there).",
+    "folder": "The folder of the compile cache.",
     "to": "The folder to fill (env.wheelhouse: wheelhouse/NAME).",
     "image": "The image to build, one of docker/images.yaml (default: train).",
     "base": "Build on this instead: one of docker/bases.yaml, REPOSITORY@sha256:…, or an image that the engine has.",

@@ -20,7 +20,7 @@ MAY_USE = {
     "environments": {"hosts"},
     "provision": {"environments"},
     "images": {"hosts", "environments"},
-    "compilation": set(),
+    "compilation": {"hosts", "environments"},
     "model": {"compilation"},
     "training": {"model", "compilation"},
     "pipeline": {"hosts", "environments", "provision", "compilation", "model", "training"},
@@ -146,7 +146,7 @@ def test_the_handshake_pastes_only_a_nonce_of_hexadecimal_digits():
     assert 'nonce = f"dflash-{secrets.token_hex(8)}"' in source
 
 
-FAR = [f"hosts/{name}" for name in ("agent", "keeper", "transfer")]
+FAR = [f"hosts/{name}" for name in ("agent", "keeper", "transfer", "unpacking")]
 FAR += [
     f"environments/{name}"
     for name in ("bootstrap", "far", "generations", "installed", "making", "snapshot", "surroundings")

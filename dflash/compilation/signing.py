@@ -9,19 +9,50 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import Literal
 
 from dflash.errors import UsageError, storage_error
 
+VARIABLE = "DFLASH_VAULT_KEY"
+"""Names the key file, where several users or hosts share a vault: each has a copy, readable by its user alone."""
+_WHICH = b"the name of this key"
+
 
 class Signer:
-    """HMAC-SHA256 with the secret in `key_file`, made when it is missing. Hosts that share a vault share it."""
+    """HMAC-SHA256 with the secret in a key file, made when something is first signed.
 
-    def __init__(self, key_file: Path) -> None:
-        self.key_file = key_file
+    A signature is the HMAC and the name of the key, both hexadecimal. The name proves nothing: it tells a snapshot
+    that was damaged since it was signed from one that somebody else signed.
+    """
+
+    def __init__(self, key_file: Path | None = None) -> None:
+        """The key in `key_file`; or else in the file that DFLASH_VAULT_KEY names; or else in this user's own."""
+        named = os.environ.get(VARIABLE)
+        self.shared = key_file is None and bool(named)
+        own = Path.home() / ".dflash" / "vault.key"
+        self.key_file = key_file or (Path(named).expanduser() if named else own)
 
     def sign(self, content: bytes) -> str:
-        """The signature, hexadecimal. Raises UsageError for a key that others can read, or StorageError."""
-        return hmac.new(self._secret(), content, hashlib.sha256).hexdigest()
+        """The signature. Raises UsageError for a key that others can read, or StorageError."""
+        secret = self._secret()
+        return f"{_hmac(secret, content)} {_hmac(secret, _WHICH)[:16]}"
+
+    def judge(self, content: bytes, signature: str) -> Literal["right", "changed", "foreign"]:
+        """Whether `signature` is ours and that of `content`; ours, but of something else; or not ours. Writes nothing.
+
+        Raises:
+            UsageError, StorageError: the key is there and can not be used.
+        """
+        try:
+            secret = self._read()
+        except FileNotFoundError:
+            return "foreign"
+        except OSError as failure:
+            raise storage_error(failure, self.key_file) from failure
+        said, _, name = signature.partition(" ")
+        if hmac.compare_digest(said.encode(), _hmac(secret, content).encode()):
+            return "right"
+        return "changed" if name == _hmac(secret, _WHICH)[:16] else "foreign"
 
     def _secret(self) -> bytes:
         try:
@@ -50,3 +81,7 @@ class Signer:
         if len(secret) != 64:
             raise UsageError("this is not the key of a vault", where=str(self.key_file), cure="move it away")
         return secret
+
+
+def _hmac(secret: bytes, content: bytes) -> str:
+    return hmac.new(secret, content, hashlib.sha256).hexdigest()

@@ -2,7 +2,7 @@
 
     VAULT/snapshots/ID/manifest.json    what it is: key, files with their hashes, what was recorded beside
     VAULT/snapshots/ID/files.zst        the files (parcels.py)
-    VAULT/snapshots/ID/signature        HMAC-SHA256 of manifest.json with the owner's key
+    VAULT/snapshots/ID/signature        of manifest.json with the owner's key (signing.py)
     VAULT/pins/NAME                     the id of a snapshot that must stay
     VAULT/damaged/ID...                 what was found damaged: set aside, never used
 
@@ -14,84 +14,58 @@ that this user has is ever restored, and nothing is unpickled to be verified.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
+import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from dflash.atomic import sync, whole_file
+from dflash.atomic import aside, sync
+from dflash.compilation import locks
+from dflash.compilation.drafts import at_work, draft_in
 from dflash.compilation.holders import holders
-from dflash.compilation.parcels import DamagedParcel, Parcel, check, pack, unpack, wanted
+from dflash.compilation.judging import read_snapshot
+from dflash.compilation.parcels import DamagedParcel, check, pack, wanted
+from dflash.compilation.pins import Pins
+from dflash.compilation.placing import put_at
 from dflash.compilation.signing import Signer
-from dflash.errors import BusyError, DFlashError, UsageError, storage_error
+from dflash.compilation.snapshots import (
+    ARCHIVE,
+    MANIFEST,
+    SIGNATURE,
+    DamagedSnapshot,
+    ForeignSnapshot,
+    OtherVersion,
+    Snapshot,
+    VaultError,
+    Verdict,
+    differing,
+    identity_of,
+    parse_manifest,
+)
+from dflash.errors import BusyError, UsageError, storage_error
 
-SCHEMA = 1
+__all__ = ["Snapshot", "Vault", "VaultError", "differing", "vault_folder"]
 
 
-class VaultError(DFlashError):
-    """A snapshot can not be used."""
-
-    exit_code = 8
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A kept cache. `key` is what must be equal for it to be valid, `recorded` what is good to know: driver, host,
-    path. `graphs` is how many the proof found in it, `saved` a time of this clock, `number` an order no clock sets.
-    """
-
-    id: str
-    key: Mapping[str, str]
-    recorded: Mapping[str, str]
-    graphs: int
-    saved: float
-    number: int
-    parcels: tuple[Parcel, ...]
-
-    @property
-    def files(self) -> int:
-        """How many files it has."""
-        return sum(len(parcel.files) for parcel in self.parcels)
-
-    @property
-    def bytes(self) -> int:
-        """Of the files, unpacked."""
-        return sum(file.size for parcel in self.parcels for file in parcel.files)
-
-    def to_json(self) -> dict[str, Any]:
-        """As the manifest has it."""
-        return {
-            "schema": SCHEMA,
-            "id": self.id,
-            "key": dict(self.key),
-            "recorded": dict(self.recorded),
-            "graphs": self.graphs,
-            "saved": self.saved,
-            "number": self.number,
-            "parcels": [parcel.to_json() for parcel in self.parcels],
-        }
-
-    def shown(self) -> dict[str, Any]:
-        """For a person: without each file."""
-        kept = {name: value for name, value in self.to_json().items() if name not in ("parcels", "schema")}
-        return {**kept, "files": self.files, "bytes": self.bytes}
+def vault_folder(root: Path) -> Path:
+    """Where compile caches are kept: below the root, or in the folder that DFLASH_VAULT names, which several share."""
+    return Path(os.environ.get("DFLASH_VAULT") or root / "vault").expanduser()
 
 
 class Vault:
-    """A vault's folder, which several hosts may share."""
+    """A vault's folder, which several users and hosts may share."""
 
-    def __init__(self, folder: Path, key_file: Path | None = None) -> None:
-        """`key_file` holds the secret that snapshots are signed with; it is made when it is missing."""
-        self.folder = folder
-        self._signer = Signer(key_file or Path.home() / ".dflash" / "vault.key")
+    def __init__(self, folder: Path, key_file: Path | None = None, at: str = "") -> None:
+        """`key_file` holds the secret that snapshots are signed with (signing.py says which it is otherwise). `at` ends
+        the commands that an error names as its cure: of another host's vault it is ` --host NAME`."""
+        self.folder, self._at = folder, at
+        self._signer, self._pins = Signer(key_file), Pins(folder / "pins")
 
     # --- save
 
@@ -105,32 +79,57 @@ class Vault:
         names = wanted(cache)
         if not names:
             raise VaultError("there is nothing in the cache to keep", where=str(cache))
-        draft = self.folder / f".saving-{secrets.token_hex(8)}"
         try:
-            draft.mkdir(parents=True, mode=0o700)
-            parcels = tuple(pack(cache, names, draft / "files.zst"))
-            identity = _identity(key, parcels)
-            number = max((each.number for each in self.listed()), default=0) + 1
-            made = Snapshot(identity, dict(key), dict(recorded), graphs, time.time(), number, parcels)
-            manifest = json.dumps(made.to_json(), sort_keys=True).encode()
-            for name, content in (("manifest.json", manifest), ("signature", self._signer.sign(manifest).encode())):
-                (draft / name).write_bytes(content)
-                sync(draft / name)
-            sync(draft)
-            return self._keep(draft, made)
+            with draft_in(self.folder) as draft:
+                parcels = tuple(pack(cache, names, draft / ARCHIVE))
+                made = Snapshot(identity_of(key, parcels), dict(key), dict(recorded), graphs, time.time(), 0, parcels)
+                return self.keep(draft, made)
         except OSError as failure:
             raise storage_error(failure, failure.filename or self.folder) from failure
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
 
-    def _keep(self, draft: Path, made: Snapshot) -> Snapshot:
-        place = self._place(made.id)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):  # not empty: it is there already, by us or by another saver
-            draft.rename(place)
-            sync(place.parent)
-            return made
-        return self.load(made.id)
+    def keep(self, draft: Path, made: Snapshot) -> Snapshot:
+        """Make a snapshot of `draft`, which has the archive: give it a number, sign it, move it to its place.
+
+        Raises:
+            VaultError: one of that id is there that is not this user's to use.
+            OSError: the vault can not be written.
+        """
+        number = max((each.number for each in self.listed()), default=0) + 1
+        made = Snapshot(made.id, made.key, made.recorded, made.graphs, made.saved, number, made.parcels)
+        manifest = json.dumps(made.to_json(), sort_keys=True).encode()
+        parse_manifest(manifest)
+        (draft / MANIFEST).write_bytes(manifest)
+        (draft / SIGNATURE).write_text(self._signer.sign(manifest))
+        for name in (ARCHIVE, MANIFEST, SIGNATURE):
+            path = draft / name
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)  # whatever the umask is: others must not write it
+            sync(path)
+        sync(draft)
+        place = self.place(made.id)
+        place.parent.mkdir(exist_ok=True)
+        while True:
+            try:
+                draft.rename(place)
+                sync(place.parent)
+                return made
+            except OSError as failure:
+                if failure.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            there = self.whole(made.id)  # by us, or by another saver
+            if there:
+                return there
+
+    def whole(self, identity: str) -> Snapshot | None:
+        """A snapshot, every byte of it checked; None if there is none, or it was damaged and is set aside now. Raises
+        VaultError for one that this user may not use."""
+        try:
+            with self.reading(identity) as (snapshot, archive):
+                check(archive, snapshot.parcels)
+                return snapshot
+        except VaultError:
+            if self.place(identity).exists():  # if it is damaged, it could not be set aside
+                raise
+            return None
 
     # --- find
 
@@ -150,46 +149,47 @@ class Vault:
         """All whole snapshots that this user may restore, oldest first; one that is not is passed over here, and named
         by `verify`."""
         found = []
-        for place in sorted((self.folder / "snapshots").glob("*")) if (self.folder / "snapshots").is_dir() else []:
+        for identity in self._ids():
             with contextlib.suppress(VaultError):
-                found.append(self.load(place.name))
+                found.append(self.load(identity))
         return sorted(found, key=lambda each: each.number)
 
     def load(self, identity: str) -> Snapshot:
-        """A snapshot by its id, its signature checked.
+        """A snapshot by its id, its signature checked, its archive not.
 
         Raises:
-            VaultError: there is none, it is damaged, or it was not signed with this user's key.
+            VaultError: there is none, or it is not this user's to use.
+            DamagedSnapshot, ForeignSnapshot: its manifest is not the one that was signed, or not with this user's key.
         """
-        place = self._place(identity)
-        try:
-            manifest = (place / "manifest.json").read_bytes()
-            signature = (place / "signature").read_text()
-        except FileNotFoundError:
-            raise VaultError(f"there is no snapshot {identity}", where=str(self.folder), cure="list them") from None
-        except OSError as failure:
-            raise VaultError(f"snapshot {identity} can not be read ({failure.strerror})", where=str(place)) from failure
-        self._owned(place)
-        if not hmac.compare_digest(signature, self._signer.sign(manifest)):
-            cure = f"it was changed, or saved with another key than {self._signer.key_file}"
-            raise VaultError(f"snapshot {identity} is not signed with your key", where=str(place), cure=cure)
-        plain = json.loads(manifest)
-        parcels = tuple(Parcel.from_json(each) for each in plain["parcels"])
-        made = Snapshot(
-            plain["id"], plain["key"], plain["recorded"], plain["graphs"], plain["saved"], plain["number"], parcels
-        )
-        if made.id != identity or _identity(made.key, parcels) != identity:
-            raise VaultError(f"snapshot {identity} is not what its name says", where=str(place))
-        return made
-
-    def _owned(self, place: Path) -> None:
-        for path in (place, place / "manifest.json", place / "files.zst"):
-            status = path.stat()
-            if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                what = "others than you and root can write it"
-                raise VaultError(what, where=str(path), cure="a cache holds code: make sure who wrote it")
+        return read_snapshot(self.place(identity), self._signer, self._at)
 
     # --- use
+
+    @contextlib.contextmanager
+    def reading(self, identity: str) -> Iterator[tuple[Snapshot, Path]]:
+        """A snapshot and its archive, which nobody can remove meanwhile. If it is damaged, or the block raises
+        DamagedParcel, it is set aside.
+
+        Raises:
+            VaultError: as `load`; DamagedSnapshot says where it is now.
+        """
+        try:
+            snapshot = self.load(identity)
+        except DamagedSnapshot as failure:
+            raise self._set_aside(identity, failure) from failure
+        with contextlib.ExitStack() as stack:
+            try:
+                descriptor = stack.enter_context(locks.reading(self.place(identity) / ARCHIVE))
+            except FileNotFoundError:
+                raise self._taken(identity) from None
+            except OSError as failure:
+                what = f"snapshot {identity} can not be read ({failure.strerror})"
+                raise VaultError(what, where=str(self.place(identity))) from failure
+            try:
+                # By its descriptor: another process may find the same damage, and set it aside under us.
+                yield snapshot, Path(f"/proc/self/fd/{descriptor}")
+            except DamagedParcel as failure:
+                raise self._set_aside(identity, failure, os.fstat(descriptor)) from failure
 
     def restore(self, identity: str, cache: Path) -> Snapshot:
         """Put exactly the bytes of a snapshot at `cache`. What is there is moved aside, unless a process uses it.
@@ -199,70 +199,67 @@ class Vault:
             VaultError: the snapshot is damaged, and set aside now; or not this user's to restore.
             StorageError: `cache` can not be written; what was there is there still.
         """
-        snapshot = self.load(identity)
-        users = holders(cache)
-        if users:
-            cure = "wait for it, or name another folder"
-            raise BusyError(f"process {users[0]} uses this compile cache", where=str(cache), cure=cure)
-        draft = cache.with_name(f".{cache.name}.{os.getpid()}.restoring")
-        shutil.rmtree(draft, ignore_errors=True)
-        try:
-            draft.mkdir(parents=True)
-            unpack(self._place(identity) / "files.zst", snapshot.parcels, draft)
-            if cache.exists() and any(cache.iterdir()):
-                cache.rename(_aside(cache))
-            elif cache.exists():
-                cache.rmdir()
-            draft.rename(cache)
-        except DamagedParcel as failure:
-            raise self._set_aside(identity, failure) from failure
-        except OSError as failure:
-            raise storage_error(failure, failure.filename or cache) from failure
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-        return snapshot
-
-    def verify(self) -> Iterator[tuple[str, str]]:
-        """(id, what is wrong) of every snapshot; nothing is wrong where it is empty. Damaged ones are set aside."""
-        for place in sorted((self.folder / "snapshots").glob("*")):
+        with self.reading(identity) as (snapshot, archive):
             try:
-                check(place / "files.zst", self.load(place.name).parcels)
-            except (DamagedParcel, OSError) as failure:
-                yield place.name, str(self._set_aside(place.name, failure))
-            except VaultError as failure:
-                yield place.name, str(failure)
-            else:
-                yield place.name, ""
+                put_at(cache, archive, snapshot.parcels)
+            except OSError as failure:
+                raise storage_error(failure, failure.filename or cache) from failure
+            return snapshot
 
-    def _set_aside(self, identity: str, why: Exception) -> VaultError:
-        place = self._place(identity)
-        aside = _aside(self.folder / "damaged" / identity)
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):
-            place.rename(aside)
-        return VaultError(
-            f"snapshot {identity} is damaged ({why}) and set aside", where=str(aside), cure="pre-warm again"
-        )
+    def verify(self) -> Iterator[Verdict]:
+        """Hash every file of every snapshot. Damaged ones are set aside, others' are left alone."""
+        for identity in self._ids():
+            try:
+                with self.reading(identity) as (snapshot, archive):
+                    check(archive, snapshot.parcels)
+                yield Verdict(identity, "ok")
+            except DamagedSnapshot as failure:
+                yield Verdict(identity, "damaged", str(failure))
+            except ForeignSnapshot as failure:
+                yield Verdict(identity, "foreign", str(failure))
+            except OtherVersion as failure:
+                yield Verdict(identity, "other", str(failure))
+            except (VaultError, OSError) as failure:
+                if self.place(identity).exists():
+                    yield Verdict(identity, "unusable", str(failure))
+
+    def _set_aside(
+        self, identity: str, why: DamagedParcel | VaultError, seen: os.stat_result | None = None
+    ) -> DamagedSnapshot:
+        """Move a snapshot away, if it is still the one that was `seen`, and say what became of it."""
+        place, target = self.place(identity), aside(self.folder / "damaged" / identity)
+        what, cure = f"snapshot {identity} is damaged ({why.what})", "pre-warm again"
+        try:
+            target.parent.mkdir(exist_ok=True)
+            if seen is None or os.path.samestat((place / ARCHIVE).stat(), seen):
+                place.rename(target)
+        except FileNotFoundError:  # another process found it, too
+            target = target.parent
+        except OSError as failure:
+            return DamagedSnapshot(f"{what}; it can not be set aside ({failure.strerror})", where=str(place), cure=cure)
+        return DamagedSnapshot(f"{what} and set aside", where=str(target), cure=cure)
 
     # --- keep and remove
 
     def pin(self, name: str, identity: str | None) -> None:
-        """Keep a snapshot for `name`, a run say; with None, let go of what it had pinned."""
-        path = self.folder / "pins" / name
-        if identity is None:
-            path.unlink(missing_ok=True)
-            return
-        self.load(identity)
-        with whole_file(path) as draft:
-            draft.write_text(identity)
+        """Keep a snapshot for `name`, a run say; with None, let go of what it had pinned.
+
+        Raises:
+            UsageError: the name can not be one.
+            VaultError: there is no such snapshot, or it is not this user's to use; or StorageError.
+        """
+        try:
+            if identity is None:
+                self._pins.release(name)
+            else:
+                with self.reading(identity):  # so that nobody removes it meanwhile
+                    self._pins.keep(name, identity)
+        except OSError as failure:
+            raise storage_error(failure, failure.filename or self.folder) from failure
 
     def pins(self) -> dict[str, list[str]]:
         """Names by the snapshot that they keep."""
-        found: dict[str, list[str]] = {}
-        for path in sorted((self.folder / "pins").glob("*")) if (self.folder / "pins").is_dir() else []:
-            if not path.name.startswith("."):
-                found.setdefault(path.read_text().strip(), []).append(path.name)
-        return found
+        return self._pins.by_snapshot()
 
     def remove(self, identity: str) -> None:
         """Delete a snapshot: the only thing that does.
@@ -270,39 +267,45 @@ class Vault:
         Raises:
             VaultError: there is none of that id.
             BusyError: it is pinned, or a process reads it.
+            StorageError: it can not be deleted, or not all of it; what is left of it is not used.
         """
-        self.load(identity)
-        pinned = self.pins().get(identity)
-        if pinned:
-            cure = f"let go of it first: ./inv cache.pin {identity} --for-run {pinned[0]} --release"
-            raise BusyError(f"snapshot {identity} is pinned by {pinned[0]}", where=str(self.folder), cure=cure)
-        place = self._place(identity)
-        readers = holders(place)
-        if readers:
-            raise BusyError(f"process {readers[0]} reads snapshot {identity}", where=str(place), cure="wait for it")
-        gone = self.folder / f".removed-{secrets.token_hex(8)}"
-        place.rename(gone)
-        shutil.rmtree(gone)
+        with contextlib.suppress(OtherVersion):
+            self.load(identity)
+        place, gone = self.place(identity), self.folder / f".removed-{secrets.token_hex(8)}"
+        try:
+            with at_work(self.folder):
+                with locks.alone(place / ARCHIVE):  # whoever pins it reads it meanwhile
+                    pinned, readers = self.pins().get(identity), holders(place)
+                    if pinned:
+                        cure = (
+                            f"let go of it first: ./inv cache.pin {identity} --for-run {pinned[0]} --release{self._at}"
+                        )
+                        what = f"snapshot {identity} is pinned by {pinned[0]}"
+                        raise BusyError(what, where=str(self.folder), cure=cure)
+                    if readers:
+                        what = f"process {readers[0]} reads snapshot {identity}"
+                        raise BusyError(what, where=str(place), cure="wait for it")
+                    place.rename(gone)
+                shutil.rmtree(gone)
+        except BlockingIOError:
+            what = f"somebody reads snapshot {identity}"
+            raise BusyError(what, where=str(place), cure="wait for it") from None
+        except FileNotFoundError:
+            raise self._taken(identity) from None
+        except OSError as failure:
+            raise storage_error(failure, failure.filename or place) from failure
 
-    def _place(self, identity: str) -> Path:
-        if not identity or "/" in identity or identity.startswith("."):
-            raise UsageError(f"{identity!r} is not the id of a snapshot", cure="./inv cache.list shows them")
+    def _taken(self, identity: str) -> VaultError:
+        return VaultError(f"snapshot {identity} was taken away just now", where=str(self.folder))
+
+    def place(self, identity: str) -> Path:
+        """The folder of a snapshot, whether it is there or not. Raises UsageError for what is no id."""
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", identity):
+            cure = f"./inv cache.list{self._at} shows them"
+            raise UsageError(f"{identity!r} is not the id of a snapshot", cure=cure)
         return self.folder / "snapshots" / identity
 
-
-def differing(a: Mapping[str, str], b: Mapping[str, str]) -> list[str]:
-    """The ingredients in which two keys differ, as `name: a's -> b's`."""
-    names = sorted(a.keys() | b.keys())
-    return [f"{name}: {a.get(name, 'none')} -> {b.get(name, 'none')}" for name in names if a.get(name) != b.get(name)]
-
-
-def _identity(key: Mapping[str, str], parcels: tuple[Parcel, ...]) -> str:
-    files = [[file.path, file.size, file.mode, file.sha256] for parcel in parcels for file in parcel.files]
-    return hashlib.sha256(json.dumps([dict(key), files], sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _aside(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
-        number += 1
-    return aside
+    def _ids(self) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(name for name in os.listdir(self.folder / "snapshots") if not name.startswith("."))
+        return []

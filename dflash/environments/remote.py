@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -117,6 +117,17 @@ class HostEnvironments:
         found: list[dict[str, Any]] = self._call("list", *names)
         return found
 
+    def python(self, name: str = "") -> str:
+        """The interpreter of the generation of `name` that is in use there; with no name, of the only environment in
+        use. On this machine it is the one that runs this. Never through `current`: a switch must not reach a run.
+
+        Raises:
+            UsageError: none is in use, or several are and none was named.
+        """
+        if self._host.chain.is_local:
+            return sys.executable
+        return f"{in_use(self.listed(), name, self._host.name)['path']}/bin/python"
+
     def use(self, name: str, wanted: str) -> dict[str, Any]:
         """Switch to the finished generation `wanted`, or to the newest whose id begins with that."""
         found: dict[str, Any] = self._call("use", name, wanted)
@@ -195,6 +206,23 @@ class _Said:
     def last(self) -> str:
         """The last line that was no note."""
         return self._rest.decode(errors="replace").strip() or self._lines[-1]
+
+
+def in_use(rows: Sequence[Mapping[str, Any]], name: str, host: str) -> Mapping[str, Any]:
+    """Of the generations of `host`, as `listed` gives them, the one to run from: that of the environment `name`, or
+    with no name of the only one that is in use. Raises UsageError."""
+    used = [row for row in rows if row["current"] and row["finished"]]
+    fitting = [row for row in used if name in ("", row["name"])]
+    if not fitting:
+        what = f"no generation of {name} is in use there" if name else "no environment is in use there"
+        make = name or "NAME"
+        cure = f"./inv env.create {make} --host {host}, then ./inv env.use {make} --host {host}"
+        raise UsageError(what, where=host, cure=cure)
+    if len(fitting) > 1:
+        names = ", ".join(str(row["name"]) for row in fitting)
+        cure = f"say which: --environment {fitting[0]['name']}"
+        raise UsageError(f"{len(fitting)} environments are in use there ({names})", where=host, cure=cure)
+    return fitting[0]
 
 
 def judged(spec: EnvironmentSpec, own: Lock, declared: Lock, reading: Reading, remake: str) -> list[Finding]:

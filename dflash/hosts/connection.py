@@ -201,7 +201,7 @@ class Connection:
 
     def _feed(self, running: _Running, stdin: bytes | IO[bytes] | None) -> None:
         """Send a command's standard input, never more than the window ahead of what it took."""
-        with contextlib.suppress(HostError):
+        with contextlib.suppress(HostError, ValueError):  # ValueError: its owner closed it, the command being over
             for piece in _pieces(stdin):
                 if not running.take_room(len(piece)):
                     return

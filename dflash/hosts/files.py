@@ -81,6 +81,8 @@ def _other_end(
     except transfer.TransferError as problem:
         raise TransferFailed(str(problem), layer=connection.layer) from problem
     except (EOFError, BrokenPipeError) as problem:
+        if isinstance(problem, BrokenPipeError):  # it gave up while we wrote: what it said last is why
+            _raise_what_it_said(inbox, connection)
         inbox.drop()
         runner.join()
         raise failure[0] if failure else LostConnection(str(problem), layer=connection.layer) from problem
@@ -89,6 +91,14 @@ def _other_end(
     finally:
         inbox.drop()
         runner.join()
+
+
+def _raise_what_it_said(inbox: _Inbox, connection: Connection) -> None:
+    try:
+        with contextlib.suppress(EOFError):
+            transfer.get(inbox.read)
+    except transfer.TransferError as reason:
+        raise TransferFailed(str(reason), layer=connection.layer) from reason
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

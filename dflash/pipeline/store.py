@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash.atomic import write_json
+from dflash.atomic import aside, write_json
 from dflash.errors import storage_error
 from dflash.pipeline.files import canonical, digest, file_digest
 
@@ -121,10 +121,7 @@ class Store:
         place = self.folder(attempt.kind, attempt.key)
         found = self.look(attempt.kind, attempt.key)
         if found.contents is not None and dict(found.contents) != dict(attempt.contents):
-            number = 1
-            while (aside := place.with_name(f"{place.name}.replaced-{number}")).exists():
-                number += 1
-            place.rename(aside)
+            place.rename(aside(place, "replaced"))
         place.mkdir(parents=True, exist_ok=True)
         (place / "done.json").unlink(missing_ok=True)
         write_json(place / "started.json", {"schema": _SCHEMA, **asdict(attempt)})

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash.compilation.cachekey import write_key
+from dflash.compilation.holders import hold
 from dflash.errors import CompilationError, DFlashError
 from dflash.progress import Progress
 from dflash.training.graphset import GraphSet
@@ -42,6 +43,8 @@ def use_cache(folder: Path) -> None:
     """Point this process, before it imports torch, and its children at the compile cache `folder`."""
     os.environ.update(cache_environment(folder))
     os.environ.pop("TRITON_CACHE_DIR", None)  # named, it would lie elsewhere, and hold all GPUs' kernels in one folder
+    if folder.is_dir():
+        hold(folder)
 
 
 def cache_environment(folder: Path) -> dict[str, str]:

@@ -1,0 +1,130 @@
+"""The far end of package.py: keeps this project's package there, one folder for each content.
+
+    ROOT/code/ID/dflash/...    ID is a hash of all of it, so what is there is right or not used
+    ROOT/code/ID.changed-N     what somebody changed: moved aside when it was found, and made again
+
+A package as bytes is a list (each item a u32 length and bytes): the path of each file, then its content, in the order
+of a sorted walk. Run as `python3 -c`; standard library, Python 3.8+, nothing a bare python3 lacks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import struct
+import sys
+import zlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not in python3-minimal
+    from collections.abc import Iterator
+
+ID_LENGTH = 16
+
+
+def read_package(folder: str) -> bytes:
+    """The files of a package, without what Python and editors put beside them."""
+    made = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
+        for name in sorted(files):
+            if name.endswith(".pyc") or name.startswith("."):
+                continue
+            path = os.path.join(place, name)
+            with open(path, "rb") as file:
+                items = os.fsencode(os.path.relpath(path, folder)), file.read()
+            made += [struct.pack(">I", len(item)) + item for item in items]
+    return b"".join(made)
+
+
+def digest(package: bytes) -> str:
+    """What a package is called."""
+    return hashlib.sha256(package).hexdigest()[:ID_LENGTH]
+
+
+def _items(package: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(package):
+        end = start + 4 + struct.unpack_from(">I", package, start)[0]
+        yield package[start + 4 : end]
+        start = end
+
+
+def write_package(package: bytes, folder: str) -> None:
+    """The files of `package` below `folder`, which is new."""
+    items = list(_items(package))
+    for relative, content in zip(items[::2], items[1::2]):  # noqa: B905 - strict= is not in 3.8
+        path = os.path.join(folder, os.fsdecode(relative))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "xb") as file:
+            file.write(content)
+
+
+def take(root: str, identity: str, package: bytes) -> str:
+    """Where the package `identity` is, or nothing: it is not there, and `package` is empty. Raises OSError."""
+    code = os.path.join(os.path.realpath(os.path.expanduser(root)), "code")
+    place = os.path.join(code, identity)
+    if _is_right(place, identity):
+        return place
+    if not package:
+        return ""
+    if digest(package) != identity:
+        raise OSError(0, "it arrived with another hash; try again", place)
+    os.makedirs(code, exist_ok=True)
+    held = os.open(code, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)  # the kernel lets go of it with us, so every draft that is there now is dead
+        for name in os.listdir(code):
+            if name.startswith(".draft-"):
+                _remove(os.path.join(code, name))
+        if _is_right(place, identity):
+            return place
+        draft = os.path.join(code, f".draft-{identity}")
+        try:
+            write_package(package, os.path.join(draft, "dflash"))
+            if os.path.lexists(place):
+                os.rename(place, _aside(place))
+            os.rename(draft, place)
+        finally:
+            _remove(draft)
+        return place
+    finally:
+        os.close(held)
+
+
+def _is_right(place: str, identity: str) -> bool:
+    """Not only there: a power cut, or a person, may have changed it."""
+    return os.path.isdir(place) and digest(read_package(os.path.join(place, "dflash"))) == identity
+
+
+def _aside(place: str) -> str:
+    number = 1
+    while os.path.lexists(f"{place}.changed-{number}"):
+        number += 1
+    return f"{place}.changed-{number}"
+
+
+def _remove(folder: str) -> None:
+    for place, folders, files in os.walk(folder, topdown=False):
+        for name in files:
+            os.unlink(os.path.join(place, name))
+        for name in folders:
+            os.rmdir(os.path.join(place, name))
+    if os.path.isdir(folder):
+        os.rmdir(folder)
+
+
+def main() -> int:
+    """`ROOT ID`, and the package on standard input, compressed, or nothing to ask whether it is there."""
+    packed = sys.stdin.buffer.read()
+    try:
+        print(take(sys.argv[1], sys.argv[2], zlib.decompress(packed) if packed else b""))
+    except OSError as failure:
+        sys.stderr.write(f"{failure.filename or sys.argv[1]}: {failure.strerror or failure}\n")
+        return 5
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
