@@ -1,8 +1,10 @@
-"""A folder in the shape of a compile cache, for tests of what becomes of one."""
+"""A folder in the shape of a compile cache, for tests of what becomes of one; and an environment that runs them."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from pathlib import Path
 
 from dflash.compilation.parcels import wanted
@@ -32,3 +34,14 @@ def fill(cache: Path, *, dense: bool = False) -> Path:
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
     """Mode and content of every file that is kept."""
     return {name: ((folder / name).stat().st_mode, (folder / name).read_bytes()) for name in wanted(folder)}
+
+
+def environment(root: Path, name: str, **variables: str) -> None:
+    """An environment in use below `root`: its Python is ours, and has the variables that a login there would set."""
+    place = root / "envs" / name / "0123456789abcdef"
+    (place / "bin").mkdir(parents=True)
+    exports = "".join(f"export {each}={value}\n" for each, value in variables.items())
+    (place / "bin" / "python").write_text(f'#!/bin/sh\n{exports}exec {sys.executable} "$@"\n')
+    (place / "bin" / "python").chmod(0o755)
+    (place / "dflash-record.json").write_text(json.dumps({"lock": "0", "python": "3.11", "made": 0.0, "files": {}}))
+    (root / "envs" / name / "current").symlink_to(place.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from dflash.errors import BusyError, EnvironmentMismatch, StorageError, UsageErr
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.files import TransferFailed
 from dflash.hosts.inventory import Host
-from tests.compilation.caches import KEY, fill, tree
+from tests.compilation.caches import KEY, environment, fill, tree
 from tests.hosts.conftest import lab_sshd  # noqa: F401 - a fixture
 from tests.lab.network import link
 from tests.lab.service import wait_until
@@ -57,17 +56,6 @@ with vault_at(Host("gpu1", parse_chain(chain), root=root)) as there:
 def carried(host: Host, way: str, vault: Vault, identity: str) -> list[str]:
     """What the program above takes after chain and mark."""
     return [way, str(host.root), str(vault.folder), str(vault._signer.key_file), identity]
-
-
-def environment(root: Path, name: str, **variables: str) -> None:
-    """An environment in use below `root`: its Python is ours, and has the variables that a login there would set."""
-    place = root / "envs" / name / "0123456789abcdef"
-    (place / "bin").mkdir(parents=True)
-    exports = "".join(f"export {each}={value}\n" for each, value in variables.items())
-    (place / "bin" / "python").write_text(f'#!/bin/sh\n{exports}exec {sys.executable} "$@"\n')
-    (place / "bin" / "python").chmod(0o755)
-    (place / "dflash-record.json").write_text(json.dumps({"lock": "0", "python": "3.11", "made": 0.0, "files": {}}))
-    (root / "envs" / name / "current").symlink_to(place.name)
 
 
 @pytest.fixture
