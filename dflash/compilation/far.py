@@ -51,7 +51,7 @@ def save(vault: Vault, folder: str) -> dict[str, Any]:
     if not cache.is_dir():
         raise UsageError("there is no such folder", where=str(cache), cure="give the folder of a compile cache")
     known = read_key(cache)
-    users = holders(cache)
+    users = holders(cache, readers=False)
     if users:
         what = f"process {users[0]} uses this compile cache, and may be half-way"
         raise BusyError(what, where=str(cache), cure="save it when that has ended")

@@ -14,7 +14,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,8 @@ class Parcel:
     sha256: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+        """Plain values. Not by `asdict`, which takes a tenth of the time of a save."""
+        return {**vars(self), "files": [dict(vars(file)) for file in self.files]}
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> Parcel:

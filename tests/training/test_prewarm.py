@@ -22,7 +22,7 @@ from dflash.training.bytelm import model_config
 from dflash.training.config import TargetConfig
 from dflash.training.graphset import GraphSet
 from dflash.training.prewarm import CACHE, cache_environment, prewarm, use_cache
-from tests.training.small import CONFIG, as_json
+from tests.training.small import CONFIG, Watching, as_json
 
 REPOSITORY = Path(__file__).parents[2]
 COMPILED = replace(CONFIG, compile=True)
@@ -150,6 +150,23 @@ def test_a_proof_that_compiles_names_what_was_not_in_the_cache(
     monkeypatch.setattr(GraphSet, "places", lambda self: [("target", 0)])
     with pytest.raises(CompilationError, match=r"compiled again: drafter 5: fuse for .*; drafter 5: draft_layer for"):
         prewarm(graphs, tmp_path, Silent())
+
+
+@pytest.mark.nightly
+def test_a_kept_cache_that_lacks_kernels_is_not_taken_for_warm(
+    warmed: tuple[Path, dict], graphs: GraphSet, tmp_path: Path
+):
+    """Every graph is found in it, which is all that torch counts; the compiler would still have to run."""
+    shutil.copytree(warmed[0] / CACHE, tmp_path / "cache")
+    for kernel in (tmp_path / "cache").rglob("*.so"):
+        kernel.unlink()
+    vault = Vault(tmp_path / "vault", tmp_path / "key")
+    lacking = vault.save(tmp_path / "cache", graphs.key(), {}, 4)
+    watching = Watching()
+    report = prewarm(graphs, tmp_path / "out", watching, vault)
+    assert "the kept cache lacks a kernel: compiling it" in watching.notes
+    assert not report["from_vault"]
+    assert report["snapshot"] != lacking.id
 
 
 def test_a_training_that_must_be_warm_refuses_to_compile_and_names_the_graph(target_folder: Path, tmp_path: Path):
