@@ -18,6 +18,7 @@ Each says what failed, where (a file and line, or a layer), and what to do next;
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 from typing import ClassVar
 
@@ -114,3 +115,10 @@ def storage_error(failure: OSError, path: str | Path | None = None) -> StorageEr
     where = str(path or failure.filename or "unknown file")
     cure = _STORAGE_CURES.get(failure.errno or 0, "check that the path exists and can be used")
     return StorageError(what, where=where, cure=cure)
+
+
+def as_answer(failure: Exception) -> str:
+    """An error as the line of JSON that a program at a far end ends with (dflash/environments/programs.py)."""
+    if isinstance(failure, DFlashError):
+        return json.dumps({"what": failure.what, "where": failure.where, "cure": failure.cure})
+    return json.dumps({"what": f"{type(failure).__name__}: {failure}", "where": None, "cure": None})

@@ -33,6 +33,11 @@ def write_key(cache: Path, key: Mapping[str, str], graphs: int) -> None:
     write_json(key_file(cache), {"key": dict(key), "graphs": graphs})
 
 
+def revoke_key(cache: Path) -> None:
+    """Take back that `cache` was proved: something was compiled into it since. Raises OSError."""
+    key_file(cache).unlink(missing_ok=True)
+
+
 def read_key(cache: Path) -> CacheKey:
     """What was written down for `cache`. Raises UsageError when nothing was, or it can not be read."""
     cure = "run ./inv prewarm, which compiles, proves and keeps one"

@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,20 +38,23 @@ import torch._functorch.config
 from torch import Tensor
 from torch._dynamo import eval_frame
 from torch._dynamo.exc import FailOnRecompileLimitHit
-from torch.fx import _symbolic_trace
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from dflash.compilation.hits import cache_counts
 from dflash.errors import CompilationError
 
 _TURN = threading.RLock()  # of the process, not of a gate: so is what torch.compile shares
 _FRESH = "start again in a fresh process"
+_MARK = "dflash.compilation.gate"
+"""Where a thread keeps the turn that it is in. Autograd gives what a thread keeps so to the threads that run its
+backward pass: a forward that a checkpoint does again there is the turn's own."""
 _HAS_LIMIT = "recompile_limit" in inspect.signature(torch.compile).parameters  # from torch 2.12
 
 
 @dataclass(frozen=True)
 class Graph:
     """A graph that a turn made: the gated function's name, its inputs (see `describe`), seconds of the call that made
-    it, its backward included, and whether it was compiled or found in the cache."""
+    it, its backward included, and whether it was compiled, as what was not found in the cache is."""
 
     name: str
     inputs: str
@@ -60,7 +64,7 @@ class Graph:
 
 def tracing_flag_is_up() -> bool:
     """Whether torch believes that a symbolic trace is running in this process (this thread, from torch 2.14)."""
-    return bool(_symbolic_trace.is_fx_symbolic_tracing())
+    return bool(is_fx_symbolic_tracing())
 
 
 class CompileGate:
@@ -76,10 +80,11 @@ class CompileGate:
         self.enabled = enabled
         self.graphs: list[Graph] = []
         self._limit, self._on_graph = limit, on_graph
-        self._holder: int | None = None
+        self._turn: object = None
         self._sealed = False
         self._stance = "default"  # what it was before the seal
         self._closed: object = None  # torch's stance while sealed
+        self._names: set[str] = set()
         self._called: dict[str, Any] = {}  # the code object of each compiled function that was called in a turn
 
     def compile(self, function: Callable[..., Any], *, name: str, **options: Any) -> Callable[..., Any]:
@@ -88,9 +93,12 @@ class CompileGate:
         """
         if not self.enabled:
             return self.guard(function, name=name)
+        if name in self._names:
+            raise CompilationError(f"two functions of one gate are named '{name}'", cure="give each a name of its own")
+        self._names.add(name)
         limit = {"recompile_limit": self._limit} if _HAS_LIMIT else {}
         compiled = torch.compile(function, **{"fullgraph": True, "dynamic": False, **limit, **options})
-        code = getattr(getattr(function, "forward", function), "__code__", None)
+        code = getattr(function.func if isinstance(function, partial) else function, "__code__", None)
 
         def gated(*arguments: Any, **named: Any) -> Any:
             if not self._sealed:
@@ -100,6 +108,11 @@ class CompileGate:
                 raise CompilationError(
                     f"'{name}' was called after somebody changed the stance of torch.compile: it could run eagerly",
                     cure="leave torch.compiler.set_stance alone while the gate is sealed",
+                )
+            if is_fx_symbolic_tracing():
+                raise CompilationError(
+                    f"'{name}' was called while something is traced in this process: it could run eagerly",
+                    cure="export and trace before the gate is sealed, or in another process",
                 )
             try:
                 return compiled(*arguments, **named)
@@ -131,22 +144,27 @@ class CompileGate:
         with _TURN:
             if self._sealed or (self.enabled and _stance() == "fail_on_recompile"):
                 raise CompilationError("a turn was asked for after the gate was sealed")
-            before, self._holder = self._holder, threading.get_ident()
+            before, self._turn = self._turn, self._turn or object()
+            torch._C._stash_obj_in_tls(_MARK, self._turn)
             try:
                 with self._settings():
                     yield
             finally:
-                self._holder = before
+                self._turn = before
+                torch._C._stash_obj_in_tls(_MARK, before)
             self._refuse_a_stuck_flag()
 
     def seal(self) -> None:
         """Close the set of graphs for the whole process: from here on a recompilation is an error.
 
         Raises:
-            CompilationError: a function that was called in a turn was never compiled: it would run eagerly, unnoticed.
+            CompilationError: a function that was called in a turn was never compiled: it would run eagerly, unnoticed;
+                or another gate of the process is sealed.
         """
         with _TURN:
             if self.enabled and not self._sealed:
+                if _stance() == "fail_on_recompile":
+                    raise CompilationError("another gate is sealed: the seal is the process's", cure="use one gate")
                 self._refuse_a_stuck_flag()
                 made = {graph.name for graph in self.graphs}
                 for name, code in self._called.items():  # a code object's graphs may be another gate's
@@ -177,14 +195,15 @@ class CompileGate:
             self.unseal()
 
     def _allow(self, name: str) -> None:
-        """Refuse a call that is neither the turn's own nor of a backward pass in it. A device's backward, and the
-        forward that a checkpoint does again there, run on a thread of autograd's."""
-        if self._holder == threading.get_ident() or (self._holder and torch._C._current_graph_task_id() != -1):
-            return
-        raise CompilationError(
-            f"compiled function '{name}' was called before the gate was sealed, outside a turn",
-            cure="call it inside `with gate.turn():` while warming",
-        )
+        if (
+            self._turn is None
+            or not torch._C._is_key_in_tls(_MARK)
+            or torch._C._get_obj_in_tls(_MARK) is not self._turn
+        ):
+            raise CompilationError(
+                f"'{name}' was called before the gate was sealed, outside a turn",
+                cure="call it inside `with gate.turn():` while warming",
+            )
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
@@ -205,7 +224,11 @@ class CompileGate:
             )
         limit = max(dynamo.recompile_limit, self._limit)
         with (
-            dynamo.patch(recompile_limit=limit, fail_on_recompile_limit_hit=not dynamo.suppress_errors),
+            dynamo.patch(
+                recompile_limit=limit,
+                accumulated_recompile_limit=max(dynamo.accumulated_recompile_limit, limit),
+                fail_on_recompile_limit_hit=not dynamo.suppress_errors,
+            ),
             functorch.patch(force_non_lazy_backward_lowering=True),
         ):
             yield
@@ -225,7 +248,8 @@ class CompileGate:
             ) from failure
         after = cache_counts()
         if after.graphs > before.graphs:
-            graph = Graph(name, inputs, time.monotonic() - begun, after.compiled > before.compiled)
+            found = after.autograd_hits > before.autograd_hits and after.compiled == before.compiled
+            graph = Graph(name, inputs, time.monotonic() - begun, compiled=not found)
             self.graphs.append(graph)
             self._on_graph(graph)
         return result
@@ -243,7 +267,7 @@ def _stance() -> str:
 
 def _new_graph(name: str, arguments: tuple[Any, ...], named: dict[str, Any], reason: str) -> CompilationError:
     guard = reason.partition("guard failure(s):")[2].strip().splitlines()
-    because = f" (failed guard: {guard[0].strip(' -')})" if guard else " (it has none yet)"
+    because = f" (failed guard: {guard[0].strip(' -')[:200]})" if guard else " (it has none yet)"
     return CompilationError(
         f"'{name}' would need a new graph for {describe(arguments, named)}{because}, after the set was closed",
         cure="give the training only the shapes, dtypes and modes that it was pre-warmed with",

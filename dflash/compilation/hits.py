@@ -27,11 +27,6 @@ class CacheCounts:
         """Look-ups that ended in a compilation."""
         return self.autograd_misses + self.inductor_misses + self.bypasses
 
-    @property
-    def hit_rate(self) -> float:
-        """Share of captured graphs found in the cache; 0.0 when there was none."""
-        return self.autograd_hits / self.graphs if self.graphs and not self.compiled else 0.0
-
     def to_json(self) -> dict[str, Any]:
         """The counts as a plain mapping."""
         return asdict(self)

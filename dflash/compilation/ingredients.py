@@ -22,8 +22,12 @@ from typing import Any
 
 OVERRIDES = re.compile(r"(?:TORCH|TRITON|PYTORCH|INDUCTOR|AOT|CUDA_|NVIDIA_TF32|CXX$|OMP_)\w*")
 """Variables that change what is compiled, or how."""
-PLACES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "OMP_NUM_THREADS"})
-"""Of those, what says only where, or how fast."""
+OTHERS = re.compile(
+    r"TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR|TRITON_HOME|TORCHINDUCTOR_COMPILE_THREADS|OMP_NUM_THREADS"
+    r"|TORCH_(?:LOGS|TRACE|HOME|EXTENSIONS|SHOW_CPP|CPP_LOG|DISTRIBUTED|NCCL|FR_|SYMM_MEM)\w*|TORCHELASTIC_\w*"
+    r"|PYTORCH(?:_CUDA)?_ALLOC_CONF|CUDA_(?:HOME|PATH|VISIBLE_DEVICES|DEVICE_ORDER|LAUNCH_BLOCKING|CACHE|MODULE)\w*"
+)
+"""Of those, what says only where, how fast, or what to log. Which GPUs are seen is among the devices."""
 
 
 def ingredients(
@@ -34,18 +38,30 @@ def ingredients(
 ) -> dict[str, str]:
     """The key. `graphs` is all of the configuration that shapes a graph, `sources` the files that define them,
     `devices` the ordered map from worker to device, such as `("cuda:0 NVIDIA H200 9.0", ...)` or `("cpu", ...)`."""
-    on_cpu = {"processor": processor(Path("/proc/cpuinfo")), "compiler": compiler(environ.get("CXX", "g++"))}
+    here = machine(environ)
+    if "cpu" not in devices:
+        here = {name: value for name, value in here.items() if name not in ("processor", "compiler")}
+    return {
+        **{name: value for name, value in here.items() if name != "gpus"},
+        "devices": ", ".join(devices),
+        "graphs": json.dumps(graphs, sort_keys=True),
+        "sources": digest(sources),
+    }
+
+
+def machine(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Of the ingredients what is this machine's, its environment's and its variables', read without importing torch."""
     return {
         "torch": _distribution("torch"),
         "triton": _distribution("triton"),
+        "transformers": _distribution("transformers"),
         "cuda": _cuda(),
         "python": ".".join(platform.python_version_tuple()[:2]),
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),
-        **(on_cpu if "cpu" in devices else {}),
-        "devices": ", ".join(devices),
-        "graphs": json.dumps(graphs, sort_keys=True),
-        "sources": digest(sources),
+        "gpus": _gpus(Path("/proc/driver/nvidia/gpus")),
+        "processor": processor(Path("/proc/cpuinfo")),
+        "compiler": compiler(environ.get("CXX", "g++")),
         "overrides": json.dumps(overrides(environ), sort_keys=True),
     }
 
@@ -57,7 +73,7 @@ def recorded(cache: Path) -> dict[str, str]:
 
 def overrides(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that change what is compiled."""
-    return {name: value for name, value in environ.items() if OVERRIDES.fullmatch(name) and name not in PLACES}
+    return {name: value for name, value in environ.items() if OVERRIDES.fullmatch(name) and not OTHERS.fullmatch(name)}
 
 
 def digest(sources: Sequence[Path]) -> str:
@@ -115,3 +131,12 @@ def _driver() -> str:
         return "none"
     found = re.search(r"(\d+\.\d+(?:\.\d+)?)", text)
     return found.group(1) if found else "none"
+
+
+def _gpus(folder: Path) -> str:
+    """The models of the GPUs that the driver has, in the order of their bus."""
+    found = []
+    for information in sorted(folder.glob("*/information")):
+        model = re.search(r"^Model:\s*(.*)$", information.read_text(), re.MULTILINE)
+        found.append(model.group(1) if model else "unknown")
+    return ", ".join(found)

@@ -46,10 +46,10 @@ class HostPrograms:
 
         Raises:
             the kind of `errors` that the exit status names, with the host's layer before what it says.
-            EnvironmentMismatch: the environment there can not run it.
+            EnvironmentMismatch: the environment there lacks a package. DFlashError: anything else.
         """
-        # -P: a folder named dflash in the home there is not the package.
-        argv = [self._python, "-P", "-m", module, *words]
+        # -P: a folder named dflash in the home there is not the package. -B: the package stays as it was sent.
+        argv = [self._python, "-P", "-B", "-m", module, *words]
         rest = bytearray()
 
         def lines(data: bytes) -> None:
@@ -74,6 +74,8 @@ class HostPrograms:
             what = f"{said['where']}: {said['what']}" if said["where"] else str(said["what"])
             return errors.get(result.code, DFlashError)(what, where=layer, cure=said["cure"])
         except (ValueError, KeyError, TypeError):
-            again = f"./inv env.create NAME --again --host {self.host.name}"
-            cure = f"say another one: --environment NAME; or make a clean one: {again}"
+            if "No module named" not in lines[-1] and "ImportError" not in lines[-1]:
+                return DFlashError(f"{self._python}: {lines[-1]}", where=layer)
+            again = f"./inv env.create NAME --again --host {self.host.name}, then env.use"
+            cure = "rm -r .venv && ./inv --list" if self.host.chain.is_local else f"make a clean one: {again}"
             return EnvironmentMismatch(f"{self._python}: {lines[-1]}", where=layer, cure=cure)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dflash.atomic import sha256
-from dflash.errors import storage_error
+from dflash.compilation.ingredients import machine
+from dflash.errors import CompilationError, storage_error
 from dflash.pipeline.kinds import StepInputs, StepKind
 from dflash.provision.checks import CheckConfig
 from dflash.training import corpus
@@ -89,13 +90,19 @@ def _prewarm(step: StepInputs) -> Result:
 def _train(step: StepInputs) -> Result:
     from dflash.training.prewarm import CACHE, use_cache
 
-    use_cache(step.inputs["prewarm"] / CACHE)
+    cache = step.inputs["prewarm"] / CACHE
+    use_cache(cache)
+    from dflash.compilation.cachekey import revoke_key
     from dflash.training.packing import load_rows
     from dflash.training.trainer import Trainer
 
     packed = load_rows(step.inputs["data"] / ROWS)
     trainer = Trainer(step.config, _model(step), packed, step.progress, warm_only=True)
-    return trainer.train(step.out)
+    try:
+        return trainer.train(step.out)
+    except CompilationError:
+        revoke_key(cache)  # an output of the pre-warm: the next run finds it gone, and pre-warms again
+        raise
 
 
 def _evaluate(step: StepInputs) -> Result:
@@ -174,6 +181,7 @@ KINDS: dict[str, StepKind] = {
             _offline(_prewarm),
             takes=("target", "data"),
             borrows=(*GRAPH_FIELDS, "compile"),
+            fingerprint=lambda config: machine(),
             sources=MODEL,
             describes="compile the closed set of graphs and prove it",
         ),

@@ -46,7 +46,11 @@ class Crew:
         self.stopping = threading.Event()
         self.warm_seconds: dict[str, float] = {}
         self._models, self._buckets, self._in_turn = models, sorted(buckets), ""
-        self._gate = CompileGate(enabled=config.compile, on_graph=lambda graph: on_graph(self._in_turn, graph))
+        self._gate = CompileGate(
+            enabled=config.compile,
+            limit=config.topology.size * len(self._buckets) + 1,
+            on_graph=lambda graph: on_graph(self._in_turn, graph),
+        )
         self._regions = Regions(self._gate)
         self._failures: list[BaseException] = []
 
@@ -67,11 +71,13 @@ class Crew:
             try:
                 # Loading is in turn too: transformers initialises modules under process-wide patches.
                 with self._gate.turn():
+                    if self._failures or self.stopping.is_set():
+                        raise Aborted("the training was stopped")
                     worker = self._warm(rank, saved)
                 self.group.wait(sealed)
                 body(worker, rank)
             except Aborted:
-                pass
+                sealed.abort()
             except BaseException as failure:
                 self._failures.append(failure)
                 self.group.abort()

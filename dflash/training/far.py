@@ -12,12 +12,13 @@ import hashlib
 import json
 import os
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dflash.compilation.vault import Vault, vault_folder
-from dflash.errors import DFlashError, storage_error
+from dflash.errors import DFlashError, as_answer, storage_error
 from dflash.progress import Metric
 from dflash.training.config import TargetConfig, train_config
 from dflash.training.graphset import GraphSet
@@ -72,11 +73,12 @@ def main() -> int:
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
         _print(report=warmed(json.load(sys.stdin), Path(root).expanduser().absolute(), host))
-    except DFlashError as failure:
-        said = {"what": failure.what, "where": failure.where, "cure": failure.cure}
-        print(json.dumps(said), file=sys.stderr)
-        return failure.exit_code
-    return 0
+        return 0
+    except Exception as failure:
+        if not isinstance(failure, DFlashError):
+            traceback.print_exception(failure)
+        print(as_answer(failure), file=sys.stderr)
+        return getattr(failure, "exit_code", 1)
 
 
 def _print(**line: object) -> None:

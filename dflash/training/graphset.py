@@ -78,6 +78,8 @@ class GraphSet:
         steers the training."""
         train = asdict(self.train)
         shapes = {name: train[name] for name in GRAPH_FIELDS}
+        if self.train.device == "cpu":  # a role's workers share their graphs, however many they are
+            del shapes["topology"]
         shapes |= {"target": dict(self.target), "buckets": list(self.buckets)}
         room = Path(__file__).parent
         graphs = [room / f"{name}.py" for name in _SOURCES]
@@ -88,7 +90,7 @@ class GraphSet:
         """The ordered map from worker to device."""
         count = self.train.topology.size
         if self.train.device == "cpu":
-            return ["cpu"] * count
+            return ["cpu"]
         import torch
 
         found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dflash.atomic import aside
 from dflash.compilation.cachekey import write_key
 from dflash.compilation.holders import hold
 from dflash.errors import CompilationError, DFlashError
@@ -65,27 +67,23 @@ def prewarm(graphs: GraphSet, out: Path, progress: Progress, vault: Vault | None
     cache = out / CACHE
     key = graphs.key()
     begun = time.monotonic()
+    compiled: list[dict[str, Any]] = []
     snapshot = _restored(vault, key, cache, progress) if vault else None
-    compiled = [] if snapshot else _compiled(graphs, cache, progress)
-    compile_s, begun = time.monotonic() - begun, time.monotonic()
-    proof = _proof(graphs, cache)
-    if snapshot and proof.compiled:
-        progress.note(f"the kept cache lacks {proof.compiled[0]['name']}: compiling it")
+    proof = _proof_of_kept(graphs, cache, progress) if snapshot else None
+    if proof is None:
         snapshot, compiled = None, _compiled(graphs, cache, progress)
+        compile_s, begun = time.monotonic() - begun, time.monotonic()
         proof = _proof(graphs, cache)
-    if proof.compiled:
-        missed = "; ".join(f"{each['worker']}: {each['name']} for {each['inputs']}" for each in proof.compiled)
-        raise CompilationError(
-            f"a second process compiled again: {missed}",
-            where=str(cache),
-            cure="run again; if it stays so, a graph depends on something that is not the same twice",
-        )
-    count = len(proof.graphs)
+    else:
+        compile_s = 0.0
+    steps = len(graphs.places()) + 1
+    progress.update(steps, steps)
+    count = len(proof)
     write_key(cache, key, count)
     kept = snapshot or (_kept(vault, key, cache, count, progress) if vault else None)
     return {
         "graphs": count,
-        "hit_rate": 1.0,
+        "hit_rate": sum(not each["compiled"] for each in proof) / count,
         "compile_s": round(compile_s, 1),
         "proof_s": round(time.monotonic() - begun, 1),
         "compiled": compiled,
@@ -93,6 +91,10 @@ def prewarm(graphs: GraphSet, out: Path, progress: Progress, vault: Vault | None
         "from_vault": snapshot is not None,
         "snapshot": kept.id if kept else None,
     }
+
+
+class NotWarm(CompilationError):
+    """Something was compiled that should have been found."""
 
 
 def _restored(vault: Vault, key: Mapping[str, str], cache: Path, progress: Progress) -> Snapshot | None:
@@ -123,16 +125,6 @@ def _kept(vault: Vault, key: Mapping[str, str], cache: Path, graphs: int, progre
         return None
 
 
-class _Warmed:
-    """What a warm-up process told: its graphs, as dflash.training.warmup prints them."""
-
-    def __init__(self, graphs: list[dict[str, Any]], counts: Mapping[str, int]) -> None:
-        self.graphs = graphs
-        self.compiled = [each for each in graphs if each["compiled"]]
-        if not self.compiled and counts["bypasses"]:  # the cache was not even asked, so nothing tells of a miss
-            self.compiled = graphs
-
-
 def _compiled(graphs: GraphSet, cache: Path, progress: Progress) -> list[dict[str, Any]]:
     """Compile the graphs of all places at once, one process each; what was compiled, with seconds."""
     cache.mkdir(parents=True, exist_ok=True)
@@ -160,15 +152,40 @@ def _compiled(graphs: GraphSet, cache: Path, progress: Progress) -> list[dict[st
     return sorted(made, key=lambda graph: (graph["worker"], graph["name"], graph["inputs"]))
 
 
-def _proof(graphs: GraphSet, cache: Path) -> _Warmed:
-    """What a fresh process with the whole layout found in the cache. Torch counts look-ups of graphs; that a compiler
-    made a kernel again, which a graph that was found refers to, shows in the folder alone."""
+def _proof(graphs: GraphSet, cache: Path) -> list[dict[str, Any]]:
+    """The graphs of a fresh process with the whole layout, all of which it found in the cache.
+
+    Torch counts look-ups of graphs; that a compiler made a kernel again, which a graph that was found refers to, shows
+    in the folder alone.
+
+    Raises:
+        NotWarm: something was compiled.
+        CompilationError: the process failed.
+    """
     before = _kernels(cache)
     with _Processes(cache) as processes:
-        proof = processes.warm_up(graphs, list(range(graphs.train.topology.size)), 0)
-    again = sorted(_kernels(cache) - before)
-    proof.compiled += [{"worker": "all", "name": "a kernel", "inputs": name} for name in again]
-    return proof
+        found = processes.warm_up(graphs, list(range(graphs.train.topology.size)), 0)
+    missed = [f"{each['worker']}: {each['name']} for {each['inputs']}" for each in found if each["compiled"]]
+    missed += [f"the kernel {name}" for name in sorted(_kernels(cache) - before)]
+    if missed:
+        raise NotWarm(
+            f"a second process compiled again: {'; '.join(missed)}",
+            where=str(cache),
+            cure="run again; if it stays so, a graph depends on something that is not the same twice",
+        )
+    return found
+
+
+def _proof_of_kept(graphs: GraphSet, cache: Path, progress: Progress) -> list[dict[str, Any]] | None:
+    """As `_proof`, of a cache from the vault; None when it is not warm. One that breaks a process is moved aside."""
+    try:
+        return _proof(graphs, cache)
+    except NotWarm as failure:
+        progress.note(f"the kept cache is not warm: {failure.what}")
+    except CompilationError as failure:
+        progress.note(f"the kept cache is not used: {failure.what}")
+        cache.rename(aside(cache))
+    return None
 
 
 def _kernels(cache: Path) -> set[str]:
@@ -198,8 +215,8 @@ class _Processes:
         ranks: Sequence[int],
         threads: int,
         tell: Callable[[dict[str, Any]], None] = lambda graph: None,
-    ) -> _Warmed:
-        """Run one, with `threads` compile workers (0: torch's default), telling of each graph.
+    ) -> list[dict[str, Any]]:
+        """Run one, with `threads` compile workers (0: torch's default), telling of each graph; its graphs.
 
         Raises:
             CompilationError: it failed, or another did; all are ended then.
@@ -210,7 +227,12 @@ class _Processes:
             if self._failure:
                 raise self._failure
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                text=True,
+                start_new_session=True,  # so that its compilers end with it
             )
             self._running.append(process)
         assert process.stdin is not None
@@ -224,18 +246,18 @@ class _Processes:
                 told.append(json.loads(line))
                 if "name" in told[-1]:
                     tell(told[-1])
-        if process.wait():
+        if process.wait() or not told or "counts" not in told[-1]:
             why = (told and told[-1].get("error")) or f"it ended with status {process.returncode}"
             self._end(CompilationError(f"the warm-up of worker {', '.join(map(str, ranks))} failed: {why}"))
             assert self._failure is not None
             raise self._failure
-        *found, end = told
-        return _Warmed(found, end["counts"])
+        return told[:-1]
 
     def _end(self, why: CompilationError) -> None:
         """End all, and start no more. The first that failed is why: the others were ended for it."""
         with self._lock:
             self._failure = self._failure or why
             for process in self._running:
-                process.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

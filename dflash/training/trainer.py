@@ -37,8 +37,8 @@ class Trainer:
         *,
         warm_only: bool = False,
     ) -> None:
-        """`target` is a model folder, `packed` the rows by bucket. With `warm_only` a graph that is not in the compile
-        cache ends the training instead of being compiled.
+        """`target` is a model folder, `packed` the rows by bucket. With `warm_only` the first graph that was not in the
+        compile cache ends the training: what is in the cache then is not what was proved.
 
         Raises:
             UsageError: the configuration does not fit the target.

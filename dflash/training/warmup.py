@@ -9,10 +9,11 @@ is {"counts": ..., "seconds": ...}.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -25,31 +26,39 @@ from dflash.training.graphset import GraphSet
 from dflash.training.sources import Blank
 
 
-def warm_up(request: Mapping[str, Any]) -> dict[str, Any]:
+def warm_up(request: Mapping[str, Any], tell: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """Run the graphs of the workers with the requested ranks, in turn, telling of each; what the cache had."""
     graphs = GraphSet.from_json(request["set"])
     begun = time.monotonic()
-    crew = Crew(graphs.train, Blank(graphs.target_config()), graphs.buckets, Silent(), on_graph=_tell)
+
+    def on_graph(worker: str, graph: Graph) -> None:
+        tell({"worker": worker, **asdict(graph)})
+
+    crew = Crew(graphs.train, Blank(graphs.target_config()), graphs.buckets, Silent(), on_graph)
     crew.run(lambda worker, rank: None, request["ranks"])
     return {"counts": cache_counts().to_json(), "seconds": time.monotonic() - begun}
 
 
-def _tell(worker: str, graph: Graph) -> None:
-    print(json.dumps({"worker": worker, **asdict(graph)}), flush=True)
-
-
 def main() -> int:
     """Read the request, print the lines; the last is {"error": ...} of a warm-up that failed."""
-    try:
-        print(json.dumps(warm_up(json.load(sys.stdin))))
-        return 0
-    except DFlashError as failure:
-        print(json.dumps({"error": str(failure)}))
-        return failure.exit_code
-    except Exception as failure:
-        traceback.print_exception(failure)
-        print(json.dumps({"error": f"{type(failure).__name__}: {failure}"}))
-        return 1
+    # Of its own, and not inherited: compilers print, and outlive us for a moment.
+    with os.fdopen(os.dup(1), "w") as out:
+        os.dup2(2, 1)
+
+        def tell(line: dict[str, Any]) -> None:
+            out.write(f"{json.dumps(line)}\n")
+            out.flush()
+
+        try:
+            tell(warm_up(json.load(sys.stdin), tell))
+            return 0
+        except DFlashError as failure:
+            tell({"error": str(failure)})
+            return failure.exit_code
+        except Exception as failure:
+            traceback.print_exception(failure)
+            tell({"error": f"{type(failure).__name__}: {failure}"})
+            return 1
 
 
 if __name__ == "__main__":

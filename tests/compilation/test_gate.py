@@ -112,6 +112,20 @@ def test_a_tracing_flag_that_is_left_up_ends_the_turn_with_an_error():
         _symbolic_trace._is_fx_tracing_flag = False
 
 
+def test_a_call_while_something_else_is_traced_is_an_error_even_with_torchs_check_off():
+    gate = CompileGate()
+    function = gate.compile(lambda x: x * 5, name="five", backend="eager")
+    with gate.turn():
+        function(torch.ones(2))
+    try:
+        with gate.sealed(), torch._dynamo.config.patch(error_on_nested_fx_trace=False):
+            _symbolic_trace._is_fx_tracing_flag = True
+            with pytest.raises(CompilationError, match="'five' was called while something is traced"):
+                function(torch.ones(2))
+    finally:
+        _symbolic_trace._is_fx_tracing_flag = False
+
+
 def test_sealed_functions_are_called_by_many_threads_at_once_with_the_right_results(warm):
     gate, function = warm
     expected = double(torch.arange(8.0))
@@ -210,8 +224,62 @@ def test_turns_of_two_gates_never_overlap_and_one_sealed_gate_closes_the_other()
         thread.start()
         assert not entered.wait(0.2)
     thread.join(10)
-    with one.sealed(), pytest.raises(CompilationError, match="after the gate was sealed"), other.turn():
-        pass
+    with one.sealed():
+        with pytest.raises(CompilationError, match="after the gate was sealed"), other.turn():
+            pass
+        with pytest.raises(CompilationError, match="another gate is sealed"):
+            other.seal()
+    other.seal()
+    other.unseal()
+
+
+def test_two_functions_of_one_name_are_refused():
+    gate = CompileGate()
+    gate.compile(lambda x: x, name="layer")
+    with pytest.raises(CompilationError, match="two functions of one gate are named 'layer'"):
+        gate.compile(lambda x: x, name="layer")
+
+
+class Deep(torch.autograd.Function):
+    """A backward pass in a backward pass, as a reentrant checkpoint's; 60 deep autograd takes threads of its own."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, depth: int, body) -> Tensor:
+        ctx.depth, ctx.body = depth, body
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        ctx.body()
+        if ctx.depth:
+            with torch.enable_grad():
+                Deep.apply(torch.ones(1, requires_grad=True), ctx.depth - 1, ctx.body).sum().backward()
+        return gradient, None, None
+
+
+def test_a_forward_that_a_backward_pass_does_again_on_autograds_thread_is_in_the_turn():
+    gate = CompileGate()
+    function = gate.guard(torch.ones, name="ones")
+    callers: set[int] = set()
+
+    def again() -> None:
+        function(1)
+        callers.add(threading.get_ident())
+
+    with gate.turn():
+        Deep.apply(torch.ones(1, requires_grad=True), 70, again).sum().backward()
+    assert len(callers) > 1
+
+
+def test_a_backward_pass_outside_a_turn_may_not_call_while_another_thread_has_one():
+    """Its forward was in a turn; that turn is over."""
+    gate = CompileGate()
+    function = gate.guard(torch.ones, name="ones")
+    with gate.turn():
+        y = Deep.apply(torch.ones(1, requires_grad=True), 0, lambda: function(1))
+    with gate.turn():
+        (refused,) = in_threads(1, lambda _: y.sum().backward())
+    assert isinstance(refused, CompilationError)
 
 
 # --- never eager, unnoticed

@@ -56,6 +56,7 @@ def test_processor_and_compiler_decide_only_where_something_runs_on_the_cpu(sour
 
 def test_where_a_cache_lies_and_how_fast_it_is_made_decide_nothing(sources: list[Path]):
     places = {"TORCHINDUCTOR_CACHE_DIR": "/x", "TRITON_CACHE_DIR": "/y", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    places |= {"TORCH_LOGS": "+dynamo", "TORCHELASTIC_RUN_ID": "1", "CUDA_HOME": "/usr", "TORCH_NCCL_DEBUG": "1"}
     assert key(sources, **places, HOME="/root", HOSTNAME="gpu1") == key(sources)
     assert overrides(places) == {}
 

@@ -102,7 +102,6 @@ def test_a_cache_that_was_deleted_comes_back_from_the_vault_and_nothing_is_compi
     ("change", "ingredient"),
     [
         ({"anchors": COMPILED.anchors + 1}, "graphs"),
-        ({"topology": replace(COMPILED.topology, drafters=COMPILED.topology.drafters + 1)}, "devices"),
         ({"draft": replace(COMPILED.draft, layers=COMPILED.draft.layers + 1)}, "graphs"),
     ],
 )
@@ -117,7 +116,8 @@ def test_another_bucket_is_another_set(graphs: GraphSet):
 
 def test_what_only_steers_the_training_is_not(graphs: GraphSet):
     other = replace(COMPILED, seed=9, steps=7, prefetch=1, optimizer=replace(COMPILED.optimizer, lr=1e-5))
-    assert replace(graphs, train=other).key() == graphs.key()
+    more = replace(other, topology=replace(COMPILED.topology, drafters=COMPILED.topology.drafters + 1))
+    assert replace(graphs, train=more).key() == graphs.key()
 
 
 def test_a_target_that_is_only_declared_has_the_key_of_the_one_that_was_trained(tmp_path: Path):
@@ -164,7 +164,7 @@ def test_a_kept_cache_that_lacks_kernels_is_not_taken_for_warm(
     lacking = vault.save(tmp_path / "cache", graphs.key(), {}, 4)
     watching = Watching()
     report = prewarm(graphs, tmp_path / "out", watching, vault)
-    assert "the kept cache lacks a kernel: compiling it" in watching.notes
+    assert any("the kept cache is not warm: a second process compiled again: the kernel" in n for n in watching.notes)
     assert not report["from_vault"]
     assert report["snapshot"] != lacking.id
 

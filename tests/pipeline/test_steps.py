@@ -1,0 +1,46 @@
+"""The real kinds of steps: what makes one of them run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dflash.compilation.cachekey import key_file, write_key
+from dflash.errors import CompilationError
+from dflash.pipeline.kinds import StepInputs
+from dflash.pipeline.steps import KINDS
+from dflash.progress import Silent
+from tests.training.small import CONFIG, rows
+
+
+def test_a_training_that_left_the_closed_set_takes_back_that_its_cache_was_proved(
+    tmp_path: Path, target_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The proof's mark is an output of the pre-warm, which therefore runs again in the next run."""
+    from dflash.training.packing import save_rows
+    from dflash.training.trainer import Trainer
+
+    def leave(self: Trainer, out: Path) -> None:
+        raise CompilationError("a graph was missing")
+
+    monkeypatch.setattr(Trainer, "train", leave)
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "HF_HUB_OFFLINE", "HF_MODULES_CACHE"):
+        monkeypatch.setenv(name, "")
+    cache = tmp_path / "prewarm" / "inductor"
+    write_key(cache, {"torch": "2"}, 4)
+    (tmp_path / "data").mkdir()
+    save_rows(tmp_path / "data" / "rows.safetensors", rows())
+    inputs = {"data": tmp_path / "data", "prewarm": cache.parent, "target": target_folder}
+    results = {"target": {"folder": str(target_folder)}}
+    step = StepInputs(CONFIG, inputs, results, tmp_path / "out", tmp_path, Silent())
+    with pytest.raises(CompilationError):
+        KINDS["train"].run(step)
+    assert not key_file(cache).exists()
+
+
+def test_what_this_machine_compiles_with_makes_the_pre_warm_run_again(monkeypatch: pytest.MonkeyPatch):
+    before = KINDS["prewarm"].fingerprint(None)
+    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
+    after = KINDS["prewarm"].fingerprint(None)
+    assert {name for name in before if before[name] != after[name]} == {"overrides"}
