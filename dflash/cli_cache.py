@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash.cli import HOME, print_json, root_of
@@ -98,7 +97,7 @@ def verify(*, where: tuple[str, str, str], as_json: bool) -> None:
 
 def save(*, folder: str, where: tuple[str, str, str], as_json: bool) -> None:
     """Keep a live cache folder."""
-    made = ask(where, "save", folder if where[0] else str(Path(folder).absolute()))
+    made = ask(where, "save", folder)
     if as_json:
         print_json(made)
     else:
@@ -107,14 +106,17 @@ def save(*, folder: str, where: tuple[str, str, str], as_json: bool) -> None:
 
 def restore(*, snapshot: str, to: str, where: tuple[str, str, str]) -> None:
     """Put a snapshot's files at a folder."""
-    print(f"{to}: {_size(ask(where, 'restore', snapshot, to))}")
+    found = ask(where, "restore", snapshot, to)
+    print(f"{to}: {_size(found)}")
+    if found["aside"]:
+        print(f"moved aside: {found['aside']}")
 
 
 def pin(*, snapshot: str, run: str, release: bool, where: tuple[str, str, str]) -> None:
-    """Keep a snapshot for a run, or let go of what the run had pinned."""
+    """Keep a snapshot for a run, or let go of one that it keeps."""
     if not run:
         raise UsageError("a pin needs a name", where="--for-run", cure="give the run's id")
-    ask(where, "pin", run, "" if release else snapshot)
+    ask(where, "release" if release else "pin", run, snapshot)
     print(f"{run} {'no longer keeps' if release else 'keeps'} {snapshot}")
 
 

@@ -18,7 +18,6 @@ Each says what failed, where (a file and line, or a layer), and what to do next;
 from __future__ import annotations
 
 import errno
-import json
 from pathlib import Path
 from typing import ClassVar
 
@@ -119,6 +118,8 @@ def storage_error(failure: OSError, path: str | Path | None = None) -> StorageEr
 
 def as_answer(failure: Exception) -> str:
     """An error as the line of JSON that a program at a far end ends with (dflash/environments/programs.py)."""
+    import json  # a minimal Python has none
+
     if isinstance(failure, DFlashError):
         return json.dumps({"what": failure.what, "where": failure.where, "cure": failure.cure})
     return json.dumps({"what": f"{type(failure).__name__}: {failure}", "where": None, "cure": None})

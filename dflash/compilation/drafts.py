@@ -49,7 +49,8 @@ def _collect(vault: Path) -> None:
 
 
 def _touched(folder: Path) -> float:
-    times = [folder.stat().st_mtime]
-    with contextlib.suppress(OSError):
+    times = []
+    with contextlib.suppress(OSError):  # somebody gives it up, just now
+        times = [folder.stat().st_mtime]
         times += [path.stat().st_mtime for path in folder.rglob("*")]
-    return max(times)
+    return max(times, default=time.time())

@@ -11,17 +11,21 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dflash.compilation import travel
-from dflash.compilation.cachekey import read_key
+from dflash.compilation.cachekey import key_file, read_key
 from dflash.compilation.holders import holders
 from dflash.compilation.ingredients import recorded
 from dflash.compilation.parcels import check
 from dflash.compilation.vault import Vault, vault_folder
-from dflash.errors import BusyError, DFlashError, UsageError, storage_error
+from dflash.errors import BusyError, DFlashError, UsageError, as_answer, storage_error
+
+CACHE_NAMES = frozenset({"fxgraph", "aotautograd", "triton", "locks"})
+"""Of folders in a compile cache: one of them is in every one that something was compiled into."""
 
 
 def listed(vault: Vault) -> list[dict[str, Any]]:
@@ -59,13 +63,38 @@ def save(vault: Vault, folder: str) -> dict[str, Any]:
 
 
 def restore(vault: Vault, identity: str, folder: str) -> dict[str, Any]:
-    """Put a snapshot's files at a folder."""
-    return vault.restore(identity, _path(folder)).shown()
+    """Put a snapshot's files at a folder; `aside` is where what was there is now, if anything was.
+
+    Raises:
+        UsageError: what is there is no compile cache, but a project, say, which nobody wants moved away.
+    """
+    cache = _path(folder)
+    if not _is_cache(cache):
+        what = "what is there is no compile cache, so it is not moved aside"
+        raise UsageError(what, where=str(cache), cure="name another folder, or move it away yourself")
+    snapshot, former = vault.restore(identity, cache)
+    return {**snapshot.shown(), "aside": str(former or "")}
+
+
+def _is_cache(folder: Path) -> bool:
+    """Or nothing, or an empty folder, which may become one."""
+    try:
+        names = set(os.listdir(folder))
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return False
+    return not names or bool(names & CACHE_NAMES) or key_file(folder).exists()
 
 
 def pin(vault: Vault, name: str, identity: str) -> None:
-    """Keep a snapshot for a name; with no snapshot, let go of what it had pinned."""
-    vault.pin(name, identity or None)
+    """Keep a snapshot for a name."""
+    vault.pin(name, identity)
+
+
+def release(vault: Vault, name: str, identity: str) -> None:
+    """Let go of a snapshot that a name keeps."""
+    vault.release(name, identity)
 
 
 def remove(vault: Vault, identity: str) -> None:
@@ -103,6 +132,7 @@ ROLES: dict[str, Callable[..., Any]] = {
     "save": save,
     "restore": restore,
     "pin": pin,
+    "release": release,
     "remove": remove,
     "offer": offer,
     "expect": expect,
@@ -124,10 +154,11 @@ def main() -> int:
     role, root, host, *words = sys.argv[1:]
     try:
         found = answer(Vault(vault_folder(_path(root)), at=f" --host {host}"), role, *words)
-    except DFlashError as failure:
-        said = {"what": failure.what, "where": failure.where, "cure": failure.cure}
-        sys.stderr.write(f"{json.dumps(said)}\n")
-        return failure.exit_code
+    except Exception as failure:
+        if not isinstance(failure, DFlashError):
+            traceback.print_exception(failure)
+        sys.stderr.write(f"{as_answer(failure)}\n")
+        return getattr(failure, "exit_code", 1)
     print(json.dumps(found))
     return 0
 

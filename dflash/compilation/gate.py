@@ -23,7 +23,9 @@ docs/compile-gate.md has the whole of it: what it closes, what it costs, and how
 
 from __future__ import annotations
 
+import ctypes
 import inspect
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -145,13 +147,13 @@ class CompileGate:
             if self._sealed or (self.enabled and _stance() == "fail_on_recompile"):
                 raise CompilationError("a turn was asked for after the gate was sealed")
             before, self._turn = self._turn, self._turn or object()
-            torch._C._stash_obj_in_tls(_MARK, self._turn)
+            _mark(self._turn)
             try:
                 with self._settings():
                     yield
             finally:
                 self._turn = before
-                torch._C._stash_obj_in_tls(_MARK, before)
+                _mark(before or _OUTSIDE)
             self._refuse_a_stuck_flag()
 
     def seal(self) -> None:
@@ -259,6 +261,27 @@ class CompileGate:
             raise CompilationError(
                 "torch's tracing flag stayed up after a turn: compiled functions would run eagerly", cure=_FRESH
             )
+
+
+def _mark(turn: object) -> None:
+    """Keep `turn` in this thread. Torch 2.11 takes the reference that it gives up later without counting it."""
+    torch._C._stash_obj_in_tls(_MARK, turn)
+    if _TAKES_UNCOUNTED:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(turn))
+
+
+def _takes_uncounted() -> bool:
+    probe = object()
+    before = sys.getrefcount(probe)
+    torch._C._stash_obj_in_tls(_MARK, probe)
+    uncounted = sys.getrefcount(probe) == before
+    if uncounted:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(probe))
+    return uncounted
+
+
+_OUTSIDE = object()
+_TAKES_UNCOUNTED = _takes_uncounted()
 
 
 def _stance() -> str:

@@ -21,9 +21,15 @@ class Pins:
         with whole_file(self._file(name)) as draft:
             draft.write_text(identity)
 
-    def release(self, name: str) -> None:
-        """Let go of what `name` had pinned, if anything. Raises as `keep`."""
-        self._file(name).unlink(missing_ok=True)
+    def release(self, name: str, identity: str) -> None:
+        """Let go of a snapshot that `name` had pinned. Raises as `keep`, also when it has pinned another or none."""
+        file, found = self._file(name), ""
+        with contextlib.suppress(FileNotFoundError):
+            found = file.read_text().strip()
+        if found != identity:
+            what = f"{name} does not keep snapshot {identity}, but {found or 'none'}"
+            raise UsageError(what, where=str(self.folder), cure="name the one that it keeps" if found else None)
+        file.unlink(missing_ok=True)
 
     def by_snapshot(self) -> dict[str, list[str]]:
         """Names by the snapshot that they keep. Raises OSError."""

@@ -16,8 +16,9 @@ from dflash.compilation.parcels import Parcel, unpack
 from dflash.errors import BusyError
 
 
-def put_at(cache: Path, archive: Path, parcels: Sequence[Parcel]) -> None:
-    """Unpack beside `cache`, then move it there; what is there is moved aside. Others who put something there wait.
+def put_at(cache: Path, archive: Path, parcels: Sequence[Parcel]) -> Path | None:
+    """Unpack beside `cache`, then move it there; what is there is moved aside, and where to is returned. Others who put
+    something there wait.
 
     Raises:
         BusyError: a process uses the folder.
@@ -36,15 +37,15 @@ def put_at(cache: Path, archive: Path, parcels: Sequence[Parcel]) -> None:
         try:
             draft.mkdir()
             unpack(archive, parcels, draft)
-            _exchange(draft, cache)
+            return _exchange(draft, cache)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def _exchange(draft: Path, cache: Path) -> None:
+def _exchange(draft: Path, cache: Path) -> Path | None:
     if not cache.exists():
         draft.rename(cache)
-        return
+        return None
     former = aside(cache)
     cache.rename(former)
     try:
@@ -54,3 +55,5 @@ def _exchange(draft: Path, cache: Path) -> None:
         raise
     with contextlib.suppress(OSError):  # it was empty: nothing to keep
         former.rmdir()
+        return None
+    return former

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import shlex
 import stat
 from pathlib import Path
 from typing import Literal
@@ -26,11 +27,19 @@ class Signer:
     """
 
     def __init__(self, key_file: Path | None = None) -> None:
-        """The key in `key_file`; or else in the file that DFLASH_VAULT_KEY names; or else in this user's own."""
+        """The key in `key_file`; or else in the file that DFLASH_VAULT_KEY names; or else in this user's own.
+
+        Raises UsageError when the file that is named is not there: one that is shared is copied, and a new one, made
+        unasked because of a slip, would fit nobody else's.
+        """
         named = os.environ.get(VARIABLE)
         self.shared = key_file is None and bool(named)
         own = Path.home() / ".dflash" / "vault.key"
-        self.key_file = key_file or (Path(named).expanduser() if named else own)
+        self.key_file = key_file or (Path(os.path.expanduser(named)) if named else own)
+        if self.shared and not self.key_file.exists():
+            make = f"(umask 077; openssl rand -hex 32 > {shlex.quote(str(self.key_file))})"
+            cure = f"copy there the key of a host that shares the vault; for the first one make it: {make}"
+            raise UsageError(f"the key that {VARIABLE} names is not there", where=str(self.key_file), cure=cure)
 
     def sign(self, content: bytes) -> str:
         """The signature. Raises UsageError for a key that others can read, or StorageError."""

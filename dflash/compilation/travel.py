@@ -56,6 +56,8 @@ def arrived(vault: Vault, identity: str, mark: str) -> Snapshot:
     """
     folder = _arriving(vault, identity, mark)
     try:
+        if any(path.is_symlink() for path in folder.iterdir()):  # no snapshot has one
+            raise DamagedSnapshot("there is a link in it")
         snapshot = parse_manifest((folder / MANIFEST).read_bytes())
         if snapshot.id != identity or not stat.S_ISREG(os.lstat(folder / ARCHIVE).st_mode):
             raise DamagedSnapshot("it is not the one that was asked for")

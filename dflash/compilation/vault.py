@@ -51,6 +51,7 @@ from dflash.compilation.snapshots import (
 from dflash.errors import BusyError, UsageError, storage_error
 
 __all__ = ["Snapshot", "Vault", "VaultError", "differing", "vault_folder"]
+_ID = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def vault_folder(root: Path) -> Path:
@@ -191,8 +192,9 @@ class Vault:
             except DamagedParcel as failure:
                 raise self._set_aside(identity, failure, os.fstat(descriptor)) from failure
 
-    def restore(self, identity: str, cache: Path) -> Snapshot:
-        """Put exactly the bytes of a snapshot at `cache`. What is there is moved aside, unless a process uses it.
+    def restore(self, identity: str, cache: Path) -> tuple[Snapshot, Path | None]:
+        """Put exactly the bytes of a snapshot at `cache`. What is there is moved aside, unless a process uses it: the
+        snapshot, and where that is now, if anything was there.
 
         Raises:
             BusyError: a process uses the folder.
@@ -201,14 +203,17 @@ class Vault:
         """
         with self.reading(identity) as (snapshot, archive):
             try:
-                put_at(cache, archive, snapshot.parcels)
+                return snapshot, put_at(cache, archive, snapshot.parcels)
             except OSError as failure:
                 raise storage_error(failure, failure.filename or cache) from failure
-            return snapshot
 
     def verify(self) -> Iterator[Verdict]:
-        """Hash every file of every snapshot. Damaged ones are set aside, others' are left alone."""
-        for identity in self._ids():
+        """Hash every file of every snapshot. Damaged ones are set aside, others' are left alone, and
+        so is what is no snapshot at all."""
+        for identity in self._names():
+            if not _ID.fullmatch(identity):
+                yield Verdict(identity, "unusable", "is no snapshot: move it away")
+                continue
             try:
                 with self.reading(identity) as (snapshot, archive):
                     check(archive, snapshot.parcels)
@@ -233,27 +238,36 @@ class Vault:
             target.parent.mkdir(exist_ok=True)
             if seen is None or os.path.samestat((place / ARCHIVE).stat(), seen):
                 place.rename(target)
+                return DamagedSnapshot(f"{what} and set aside", where=str(target), cure=cure)
         except FileNotFoundError:  # another process found it, too
-            target = target.parent
+            pass
         except OSError as failure:
             return DamagedSnapshot(f"{what}; it can not be set aside ({failure.strerror})", where=str(place), cure=cure)
-        return DamagedSnapshot(f"{what} and set aside", where=str(target), cure=cure)
+        return DamagedSnapshot(f"{what}, and another process took it away", where=str(self.folder), cure=cure)
 
     # --- keep and remove
 
-    def pin(self, name: str, identity: str | None) -> None:
-        """Keep a snapshot for `name`, a run say; with None, let go of what it had pinned.
+    def pin(self, name: str, identity: str) -> None:
+        """Keep a snapshot for `name`, a run say, and no other any more.
 
         Raises:
             UsageError: the name can not be one.
             VaultError: there is no such snapshot, or it is not this user's to use; or StorageError.
         """
         try:
-            if identity is None:
-                self._pins.release(name)
-            else:
-                with self.reading(identity):  # so that nobody removes it meanwhile
-                    self._pins.keep(name, identity)
+            with self.reading(identity):  # so that nobody removes it meanwhile
+                self._pins.keep(name, identity)
+        except OSError as failure:
+            raise storage_error(failure, failure.filename or self.folder) from failure
+
+    def release(self, name: str, identity: str) -> None:
+        """Let go of a snapshot that `name` keeps, whether it is there or not.
+
+        Raises:
+            UsageError: `name` keeps another one, or none; or StorageError.
+        """
+        try:
+            self._pins.release(name, identity)
         except OSError as failure:
             raise storage_error(failure, failure.filename or self.folder) from failure
 
@@ -300,12 +314,15 @@ class Vault:
 
     def place(self, identity: str) -> Path:
         """The folder of a snapshot, whether it is there or not. Raises UsageError for what is no id."""
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", identity):
+        if not _ID.fullmatch(identity):
             cure = f"./inv cache.list{self._at} shows them"
             raise UsageError(f"{identity!r} is not the id of a snapshot", cure=cure)
         return self.folder / "snapshots" / identity
 
     def _ids(self) -> list[str]:
+        return [name for name in self._names() if _ID.fullmatch(name)]
+
+    def _names(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
             return sorted(name for name in os.listdir(self.folder / "snapshots") if not name.startswith("."))
         return []

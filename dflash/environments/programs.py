@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
-from dflash.environments.remote import DEFAULT_ROOT, HostEnvironments
+from dflash.environments.remote import HostEnvironments
 from dflash.errors import DFlashError, EnvironmentMismatch
 from dflash.hosts.command import Command, Result
 from dflash.hosts.connection import Connection
-from dflash.hosts.inventory import Host
+from dflash.hosts.inventory import DEFAULT_ROOT, Host
 from dflash.hosts.package import send_package
 
 Errors = Mapping[int, type[DFlashError]]
@@ -48,8 +48,8 @@ class HostPrograms:
             the kind of `errors` that the exit status names, with the host's layer before what it says.
             EnvironmentMismatch: the environment there lacks a package. DFlashError: anything else.
         """
-        # -P: a folder named dflash in the home there is not the package. -B: the package stays as it was sent.
-        argv = [self._python, "-P", "-B", "-m", module, *words]
+        # -P: a folder named dflash in the home there is not the package.
+        argv = [self._python, "-P", "-m", module, *words]
         rest = bytearray()
 
         def lines(data: bytes) -> None:
@@ -60,7 +60,7 @@ class HostPrograms:
                 assert line is not None
                 line(bytes(each))
 
-        command = Command(argv, env={"PYTHONPATH": self._package})
+        command = Command(argv, env={"PYTHONPATH": self._package, "PYTHONDONTWRITEBYTECODE": "1"})
         result = self.connection.execute(command, stdin=stdin, stdout=lines if line else None)
         if result.code:
             raise self._failure(result, errors)

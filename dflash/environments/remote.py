@@ -28,11 +28,10 @@ from dflash.errors import DFlashError, EnvironmentMismatch, StorageError, UsageE
 from dflash.finding import Finding
 from dflash.hosts import files
 from dflash.hosts.connection import Connection
-from dflash.hosts.inventory import Host
+from dflash.hosts.inventory import DEFAULT_ROOT, Host
 from dflash.hosts.program import archive, program
 from dflash.hosts.reach import reach
 
-DEFAULT_ROOT = "~/.dflash"
 ID_LENGTH = 16
 _MODULES = [
     f"dflash.environments.{name}"

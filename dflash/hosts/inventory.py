@@ -22,6 +22,8 @@ from dflash.hosts.chain import FORMS, Chain, looks_like_chain, parse_chain
 from dflash.validation import suggestion, validated
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+DEFAULT_ROOT = "~/.dflash"
+"""Where this project keeps its own on a host that names no root."""
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from dflash.errors import storage_error
 from dflash.hosts import unpacking
 from dflash.hosts.connection import Connection
 from dflash.hosts.files import TransferFailed
-from dflash.hosts.inventory import Host
+from dflash.hosts.inventory import DEFAULT_ROOT, Host
 
-DEFAULT_ROOT = "~/.dflash"
 PACKAGE = Path(dflash.__file__).resolve().parent
 
 

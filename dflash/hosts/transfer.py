@@ -146,20 +146,15 @@ def _received(
     base: bytes, items: list[bytes], read: Read, write: Write, progress: Callable[[int, int], object]
 ) -> tuple[int, int]:
     wanted, there, modes = [], [], []
-    links: set[bytes] = set()
+    folders: set[bytes] = {base}
     for place in range(0, len(items), 5):
         relative, kind, mode, size, content = items[place : place + 5]
-        parts = relative.split(b"/")
-        above = {b"/".join(parts[:depth]) for depth in range(1, len(parts))}
-        if relative.startswith(b"/") or b".." in parts or above & links:
-            raise TransferError(f"a path leads out of the folder: {os.fsdecode(relative)}")
-        path = os.path.join(base, relative) if relative else base
+        path = _inside(base, relative, kind, folders)
         if kind == b"d":
             os.makedirs(path, exist_ok=True)
             os.chmod(path, int(mode, 8) | 0o700)
             modes.append((path, int(mode, 8)))
         elif kind == b"l":
-            links.add(relative)
             _link(path, content)
         elif os.path.isdir(path) and not os.path.islink(path):
             raise TransferError(f"{os.fsdecode(path)} is a folder; name the file in it")
@@ -175,7 +170,7 @@ def _received(
     for path, mode_bits, length, content, offset in wanted:
         if offset == length and not os.path.exists(part_of(path, content)):
             continue
-        with open(part_of(path, content), "ab") as file:
+        with open(part_of(path, content), "ab", opener=_no_link) as file:
             while offset < length:
                 piece = read(min(PIECE, length - offset))
                 if not piece:
@@ -191,6 +186,28 @@ def _received(
     return total, kept
 
 
+def _inside(base: bytes, relative: bytes, kind: bytes, folders: set[bytes]) -> bytes:
+    """The path of an item, with no link on its way below `base`, be it of this transfer or from before: through one the
+    other end could write anywhere. `folders` has those that are known to be none, and gets more."""
+    parts = relative.split(b"/") if relative else []
+    if {b"", b".", b".."} & set(parts) or (kind == b"l" and not parts):
+        raise TransferError(f"a path leads out of the folder: {os.fsdecode(relative)}")
+    above = base
+    for part in parts if kind == b"d" else parts[:-1]:
+        above = os.path.join(above, part)
+        if above in folders:
+            continue
+        if os.path.islink(above):
+            raise TransferError(f"{os.fsdecode(above)} is a link, so nothing is put below it: move it away")
+        if os.path.isdir(above):  # and so it stays: nothing here replaces a folder
+            folders.add(above)
+    return os.path.join(base, relative) if relative else base
+
+
+def _no_link(path: str | bytes, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def part_of(path: bytes, content: bytes) -> bytes:
     """Where a file is received: named by its hash, so that only the same content is ever gone on with."""
     folder, name = os.path.split(path)
@@ -199,11 +216,14 @@ def part_of(path: bytes, content: bytes) -> bytes:
 
 def _have(path: bytes, mode: int, size: int, content: bytes) -> int:
     """How many bytes of the wanted content are here already."""
-    if os.path.isfile(path) and os.path.getsize(path) == size and digest(path) == content:
+    is_file = os.path.isfile(path) and not os.path.islink(path)
+    if is_file and os.path.getsize(path) == size and digest(path) == content:
         if stat.S_IMODE(os.stat(path).st_mode) != mode:
             os.chmod(path, mode)
         return size
     part = part_of(path, content)
+    if os.path.islink(part):
+        os.unlink(part)
     if not os.path.exists(part):
         open(part, "xb").close()
         return 0

@@ -9,6 +9,7 @@ of a sorted walk. Run as `python3 -c`; standard library, Python 3.8+, nothing a 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -65,6 +66,7 @@ def take(root: str, identity: str, package: bytes) -> str:
     """Where the package `identity` is, or nothing: it is not there, and `package` is empty. Raises OSError."""
     code = os.path.join(os.path.realpath(os.path.expanduser(root)), "code")
     place = os.path.join(code, identity)
+    _forget_compiled(place)
     if _is_right(place, identity):
         return place
     if not package:
@@ -95,7 +97,18 @@ def take(root: str, identity: str, package: bytes) -> str:
 
 def _is_right(place: str, identity: str) -> bool:
     """Not only there: a power cut, or a person, may have changed it."""
-    return os.path.isdir(place) and digest(read_package(os.path.join(place, "dflash"))) == identity
+    if not os.path.isdir(place) or os.listdir(place) != ["dflash"]:  # all that lies there could be imported
+        return False
+    return digest(read_package(os.path.join(place, "dflash"))) == identity
+
+
+def _forget_compiled(place: str) -> None:
+    """Python believes what lies in __pycache__, whoever wrote it. Programs that run there do without."""
+    for folder, folders, _ in os.walk(place):
+        if "__pycache__" in folders:
+            folders.remove("__pycache__")
+            with contextlib.suppress(OSError):  # another one does it, too
+                _remove(os.path.join(folder, "__pycache__"))
 
 
 def _aside(place: str) -> str:
@@ -106,6 +119,8 @@ def _aside(place: str) -> str:
 
 
 def _remove(folder: str) -> None:
+    if os.path.islink(folder):
+        os.unlink(folder)
     for place, folders, files in os.walk(folder, topdown=False):
         for name in files:
             os.unlink(os.path.join(place, name))

@@ -24,7 +24,7 @@ def test_what_is_restored_is_what_was_saved_byte_for_byte(vault: Vault, cache: P
     saved = vault.save(cache, KEY, {"host": "here"}, graphs=4)
     assert saved.files == 42
     back = tmp_path / "elsewhere" / "cache"
-    vault.restore(saved.id, back)
+    assert vault.restore(saved.id, back)[1] is None
     assert tree(back) == tree(cache)
     assert not list(back.rglob("*.tmp"))
     assert not (back / "locks").exists()
@@ -180,7 +180,7 @@ def test_an_open_file_is_a_use_too(vault: Vault, cache: Path):
 def test_what_was_in_the_way_is_moved_aside_not_deleted(vault: Vault, cache: Path):
     saved = vault.save(cache, KEY, {}, 4)
     (cache / "mine").write_text("not saved")
-    vault.restore(saved.id, cache)
+    assert vault.restore(saved.id, cache)[1] == cache.with_name("cache.aside-1")
     assert not (cache / "mine").exists()
     assert (cache.parent / "cache.aside-1" / "mine").read_text() == "not saved"
 
@@ -215,10 +215,20 @@ def test_a_pinned_snapshot_is_not_removed(vault: Vault, cache: Path):
     vault.pin("20260101T000000-run", saved.id)
     with pytest.raises(BusyError, match=f"snapshot {saved.id} is pinned by 20260101T000000-run"):
         vault.remove(saved.id)
-    vault.pin("20260101T000000-run", None)
+    vault.release("20260101T000000-run", saved.id)
     vault.remove(saved.id)
     assert vault.listed() == []
     assert list(vault.folder.glob(".removed-*")) == []
+
+
+def test_a_run_lets_go_of_nothing_but_the_snapshot_that_it_keeps(vault: Vault, cache: Path):
+    saved = vault.save(cache, KEY, {}, 4)
+    vault.pin("run", saved.id)
+    with pytest.raises(UsageError, match=f"run does not keep snapshot {'0' * 16}, but {saved.id}; name the one"):
+        vault.release("run", "0" * 16)
+    assert vault.pins() == {saved.id: ["run"]}
+    with pytest.raises(UsageError, match=f"other does not keep snapshot {saved.id}, but none$"):
+        vault.release("other", saved.id)
 
 
 def test_only_a_name_that_is_there_is_removed(vault: Vault, cache: Path):

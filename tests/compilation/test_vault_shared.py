@@ -139,6 +139,13 @@ def test_the_key_is_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("HOME", str(tmp_path))
     assert (Signer().key_file, Signer().shared) == (tmp_path / ".dflash" / "vault.key", False)
     monkeypatch.setenv("DFLASH_VAULT_KEY", "~/team.key")
+    with pytest.raises(
+        UsageError, match=r"team\.key: the key that DFLASH_VAULT_KEY names is not there; copy"
+    ) as failure:
+        Vault(tmp_path / "vault")
+    assert failure.value.cure
+    subprocess.run(["sh", "-c", failure.value.cure.partition("make it: ")[2]], check=True)
+    assert Signer().judge(b"x", Signer().sign(b"x")) == "right"
     assert (Signer().key_file, Signer().shared) == (tmp_path / "team.key", True)
     assert Signer(tmp_path / "given").shared is False
 
@@ -208,7 +215,7 @@ def manifest(file: File) -> bytes:
 @pytest.mark.parametrize("name", ["", "../x", ".hidden", "a/b", "a b"])
 def test_a_pin_has_a_plain_name(vault: Vault, cache: Path, name: str):
     saved = vault.save(cache, KEY, {}, 4)
-    for identity in (saved.id, None):
+    for act in (vault.pin, vault.release):
         with pytest.raises(UsageError, match="can not be the name of a pin"):
-            vault.pin(name, identity)
+            act(name, saved.id)
     assert vault.pins() == {}

@@ -202,7 +202,11 @@ def test_what_arrives_otherwise_than_it_was_sent_is_refused_and_gone(vault: Vaul
     def send_half(folder: Path) -> None:
         (folder / "files.zst").unlink()
 
-    for change in (change_a_byte, change_the_manifest, send_a_link, send_half):
+    def send_a_manifest_that_is_a_link(folder: Path) -> None:
+        (folder / "manifest.json").unlink()
+        (folder / "manifest.json").symlink_to(source.place(saved.id) / "manifest.json")
+
+    for change in (change_a_byte, change_the_manifest, send_a_link, send_a_manifest_that_is_a_link, send_half):
         place = travel.expected(vault, saved.id, mark)
         assert place is not None
         shutil.copytree(source.place(saved.id), place)
@@ -262,10 +266,14 @@ def test_every_verb_does_on_a_host_what_it_does_here(
     with pytest.raises(SystemExit, match="0"):
         cli_cache.verify(where=where, as_json=False)
     assert capsys.readouterr().out == f"{saved.id}  ok\n1 snapshots, 0 damaged\n"
-    cli_cache.restore(snapshot=saved.id, to=str(tmp_path / "back"), where=where)
+    for says in ("", f"moved aside: {tmp_path / 'back.aside-1'}\n"):
+        cli_cache.restore(snapshot=saved.id, to=str(tmp_path / "back"), where=where)
+        assert capsys.readouterr().out == f"{tmp_path / 'back'}: 42 files, 1.9 MB\n{says}"
     assert tree(tmp_path / "back") == tree(cache)
     with pytest.raises(BusyError, match=r"ssh:lab: .* pinned by run-1; .* --for-run run-1 --release --host gpu1"):
         cli_cache.remove(snapshot=saved.id, where=where)
+    with pytest.raises(UsageError, match=f"run-1 does not keep snapshot 00, but {saved.id}"):
+        cli_cache.pin(snapshot="00", run="run-1", release=True, where=where)
     cli_cache.pin(snapshot=saved.id, run="run-1", release=True, where=where)
     cli_cache.get(snapshot=saved.id, host="gpu1", environment="", root=str(tmp_path))
     cli_cache.put(snapshot=saved.id, host="gpu1", environment="", root=str(tmp_path))
@@ -279,7 +287,7 @@ def test_what_goes_wrong_on_a_host_is_the_error_that_it_would_be_here(there: Hos
     for role, words, kind, says in (
         ("show", ["0" * 16], VaultError, r"ssh:lab: .*: there is no snapshot 0+; \./inv cache\.list --host gpu1 shows"),
         ("remove", ["../x"], UsageError, r"ssh:lab: '\.\./x' is not the id of a snapshot"),
-        ("pin", ["a b", ""], UsageError, "ssh:lab: --for-run: 'a b' can not be the name of a pin"),
+        ("release", ["a b", "0"], UsageError, "ssh:lab: --for-run: 'a b' can not be the name of a pin"),
         ("save", [str(cache)], UsageError, r"ssh:lab: .*nobody knows .* run \./inv prewarm"),
     ):
         with pytest.raises(kind, match=says):
@@ -299,7 +307,7 @@ def test_the_python_that_is_asked_is_that_of_an_environment(
         cli_cache.ask(where, "list")
     assert cli_cache.ask((where[0], "train", ""), "list") == []
     python.write_text('#!/bin/sh\nexec python3 -S "$@"\n')
-    with pytest.raises(EnvironmentMismatch, match=f"ssh:lab: {python}: ModuleNotFoundError.*; say another one"):
+    with pytest.raises(EnvironmentMismatch, match=f"ssh:lab: {python}: ModuleNotFoundError.*; make a clean one"):
         cli_cache.ask((where[0], "broken", ""), "list")
     with pytest.raises(
         UsageError, match=r"no generation of other is in use there; \./inv env\.create other --host gpu1"
@@ -318,10 +326,3 @@ def test_a_host_that_makes_no_sense_is_one_line(where: tuple[str, str, str]):
     for host in ("", "local"):
         with pytest.raises(UsageError, match="that is this machine"):
             cli_cache.put(snapshot="0", host=host, environment="", root="")
-
-
-def test_this_machine_is_asked_without_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dflash.hosts.reach.reach", lambda chain: pytest.fail("a connection"))
-    for host in ("", "local"):
-        assert cli_cache.ask((host, "", str(tmp_path)), "list") == []
-    assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
 import os
 import subprocess
@@ -194,9 +196,49 @@ def test_a_file_below_a_link_that_came_along_is_refused(tmp_path: Path):
     sent = bytearray()
     transfer.send(sent.extend, manifest)
     stream = io.BytesIO(bytes(sent))
-    with pytest.raises(transfer.TransferError, match="leads out of the folder"):
+    with pytest.raises(transfer.TransferError, match="l is a link, so nothing is put below it"):
         transfer.receive(os.fsencode(tmp_path / "target"), stream.read, lambda data: None)
     assert list(victim.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (["", "d", "", "a", "l", "{victim}"], ["", "d", "", "a/x", "f", "{nothing}"]),
+        (["", "d", "", "a", "l", "{victim}"], ["", "d", "", "a/deep", "d", ""]),
+        (["", "d", "", "a", "l", "{victim}"], ["", "d", "", "a", "d", ""]),
+        (["", "l", "{victim}"], ["", "d", "", "x", "f", "{nothing}"]),
+        (["", "d", "", "a", "l", "{victim}"], ["", "d", "", "./a/x", "f", "{nothing}"]),
+        (["", "d", "", ".x.e3b0c44298fc1c14.part", "l", "{victim}/file"], ["", "d", "", "x", "f", "{nothing}"]),
+        (["", "d", "", "x", "f", "{nothing}", ".x.e3b0c44298fc1c14.part", "l", "{victim}/file"], []),
+    ],
+)
+def test_no_link_of_this_or_an_earlier_transfer_leads_out_of_the_folder(
+    tmp_path: Path, first: list[str], then: list[str]
+):
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o700)
+    (victim / "file").touch(mode=0o600)
+    for items in (first, then):
+        words = [os.fsencode(each.format(victim=victim, nothing=hashlib.sha256().hexdigest())) for each in items]
+        sent = bytearray()
+        rows = [words[at : at + 3] for at in range(0, len(words), 3)]
+        transfer.send(
+            sent.extend, [b"manifest", *(each for row in rows for each in (row[0], row[1], b"755", b"0", row[2]))]
+        )
+        with contextlib.suppress(transfer.TransferError, OSError):
+            transfer.receive(os.fsencode(tmp_path / "target"), io.BytesIO(bytes(sent)).read, lambda data: None)
+    assert tree(victim) == {"file": (0o600, b"")}
+    assert victim.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_link_in_the_way_is_named(here: Connection, folder: Path, tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "deep").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TransferFailed, match="there/deep is a link, so nothing is put below it: move it away"):
+        put(here, folder, str(tmp_path / "there"))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_missing_source_is_named_with_its_side(there: Connection, tmp_path: Path):

@@ -39,9 +39,9 @@ def listed(there: Connection, place: str) -> list[str]:
 
 def test_a_program_of_the_package_runs_there(there: Connection, host: Host):
     place = send_package(there, host)
-    program = "import dflash.errors; print(dflash.errors.__file__)"  # a container's python3 is minimal
+    program = "import dflash.hosts.unpacking as one; print(one.__file__)"  # a container's python3 is minimal
     said = there.run(["python3", "-c", program], env={"PYTHONPATH": place})
-    assert said.stdout.decode().strip() == f"{place}/dflash/errors.py", said.stderr
+    assert said.stdout.decode().strip() == f"{place}/dflash/hosts/unpacking.py", said.stderr
     assert place.startswith(f"{host.root}/code/")
 
 
@@ -98,6 +98,25 @@ def test_a_package_that_arrives_otherwise_than_it_was_sent_is_not_kept(tmp_path:
     with pytest.raises(OSError, match="another hash"):
         unpacking.take(str(tmp_path), unpacking.digest(package), package[:-1] + b"#")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_lies_beside_the_package_and_no_compiled_file_in_it(tmp_path: Path):
+    package = unpacking.read_package(str(PACKAGE))
+    identity = unpacking.digest(package)
+    place = Path(unpacking.take(str(tmp_path), identity, package))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    (place / "dflash" / "__pycache__").mkdir()
+    (place / "dflash" / "__pycache__" / "errors.cpython-311.pyc").touch()
+    (place / "dflash" / "hosts" / "__pycache__").symlink_to(tmp_path / "mine")
+    assert unpacking.take(str(tmp_path), identity, b"") == str(place)
+    assert not list(place.rglob("__pycache__"))
+    assert (tmp_path / "mine" / "file").exists()
+    (place / "torch.py").write_text("wrong")
+    assert unpacking.take(str(tmp_path), identity, b"") == ""
+    assert unpacking.take(str(tmp_path), identity, package) == str(place)
+    assert [path.name for path in place.iterdir()] == ["dflash"]
+    assert (place.parent / f"{identity}.changed-1" / "torch.py").exists()
 
 
 def row(name: str, *, current: bool = True, finished: bool = True) -> dict[str, object]:
