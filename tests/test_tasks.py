@@ -28,6 +28,15 @@ if {look!r}:
     sys.exit("imported: " + " ".join(heavy) if heavy else 0)
 """
 
+_HELP = """
+import contextlib, sys
+from dflash.cli import main
+for verb in sys.argv[1:]:
+    print(end="\\f", flush=True)
+    with contextlib.suppress(SystemExit):
+        main(["--help", verb])
+"""
+
 
 def inv(*words: str, look: bool = False, cwd: Path = HOME) -> subprocess.CompletedProcess[str]:
     """Run a verb with the sample kinds of steps."""
@@ -61,9 +70,12 @@ def test_the_list_fits_a_terminal_and_every_verb_and_option_has_help():
         "env.create env.diff env.gc env.list env.lock env.pin env.rollback env.use env.verify env.wheelhouse "
         "image.verify"
     )
-    for verb in verbs:
-        said = inv("--help", verb).stdout
+    program = [sys.executable, "-c", _HELP, *verbs]
+    every = subprocess.run(program, cwd=HOME, capture_output=True, text=True, timeout=60).stdout.split("\f")[1:]
+    assert len(every) == len(verbs)
+    for said in every:
         options = [line for line in said.splitlines() if line.startswith("  --")]
+        assert said.startswith("Usage:")
         assert "none" not in said.partition("Docstring:")[2].split("Options:")[0]
         assert all(len(line.split()) > 3 for line in options)
 

@@ -10,10 +10,7 @@ ID is a hash of key and files, so saving the same cache twice is saving it once.
 renamed, and nothing but `remove` deletes one. Entries of a compile cache are pickles: only what was signed with a key
 that this user has is ever restored, and nothing is unpickled to be verified.
 
-A folder, not torch's portable artifacts (`torch.compiler.save_cache_artifacts`): on a CPU those lack the compiled
-kernels, so that every graph was found and the C++ compiler still ran for 80 of 90 seconds, where a restored folder took
-14; they were six times larger; each process would have to save and load its own, before it has threads; and they can
-not be checked file by file.
+Folders, not torch's portable artifacts: those lack CPU kernels, are six times larger, and can't be checked by file.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ def assert_all_went_well(results: list[Result]) -> None:
         assert each["worst_error"] < 1e-4, each
 
 
+@pytest.mark.nightly
 def test_a_gated_start_on_a_cold_cache_ends_well_with_the_flag_down_and_nothing_run_eagerly():
     with environment_of("local") as here:
         assert_all_went_well([here.start("gate", here.folder / "cache", "--threads", "2", "--steps", "100")])

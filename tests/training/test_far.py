@@ -39,15 +39,6 @@ def test_a_target_in_a_folder_is_read_and_one_that_is_trained_is_known_from_its_
 
 
 @pytest.mark.usefixtures("package_on_path")
-def test_without_compilation_there_is_nothing_to_warm_and_the_report_says_so(tmp_path: Path):
-    done = asked(request(), tmp_path)
-    assert done.returncode == 0, done.stderr
-    *notes, last = (json.loads(line) for line in done.stdout.splitlines())
-    assert notes == [{"note": "compilation is off: there is nothing to warm"}]
-    assert last["report"]["graphs"] == 0
-
-
-@pytest.mark.usefixtures("package_on_path")
 def test_a_target_that_is_not_there_is_one_error_with_its_cure(tmp_path: Path):
     done = asked(request(replace(CONFIG, compile=True), folder=str(tmp_path / "nowhere")), tmp_path)
     assert done.returncode == 2
