@@ -261,6 +261,12 @@ def root_of(given: str) -> Path:
     return root
 
 
+def refuse_root(root: str) -> None:
+    """Raise UsageError for a --root that was given beside a host that is not this machine."""
+    if root:
+        raise UsageError("the root of a host is in hosts.yaml", where="--root", cure="leave it out")
+
+
 def _say(error: DFlashError) -> int:
     """Print an error's line; its exit status."""
     print(f"error: {error}", file=sys.stderr)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli import HOME, print_json, root_of
+from dflash.cli import HOME, print_json, refuse_root, root_of
 from dflash.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def ask(where: tuple[str, str, str], role: str, *words: str) -> Any:
         from dflash.compilation.far import answer
 
         return answer(vault_of(root or (each and each.root) or ""), role, *words)
-    if root:
-        raise UsageError("the root of a host is in hosts.yaml", where="--root", cure="leave it out")
+    refuse_root(root)
     from dflash.compilation.remote import vault_at
 
     with vault_at(each, environment) as there:

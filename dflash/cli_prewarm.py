@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli import load, print_json, root_of
+from dflash.cli import load, print_json, refuse_root, root_of
 from dflash.errors import BusyError, CompilationError, StorageError, UsageError
+from dflash.training.report import first_input
 
 if TYPE_CHECKING:
     from dflash.hosts.connection import Connection
@@ -74,14 +75,11 @@ def _rooted(host: Host, root: str) -> Host:
     """This machine's root is the project's own or --root, that of a host is in hosts.yaml."""
     if host.chain.is_local:
         return replace(host, root=host.root if host.root and not root else str(root_of(root)))
-    if root:
-        raise UsageError("the root of a host is in hosts.yaml", where="--root", cure="leave it out")
+    refuse_root(root)
     return host
 
 
 def _show(host: Host, report: dict[str, Any]) -> None:
-    from dflash.training.prewarm import first_input
-
     for graph in report.get("compiled", []):
         print(f"{graph['seconds']:7.1f} s  {graph['worker']:10}  {graph['name']:12}  {first_input(graph)}")
     if not report["graphs"]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from dflash.atomic import sha256
-from dflash.compilation.ingredients import machine
 from dflash.errors import CompilationError, storage_error
 from dflash.pipeline.kinds import StepInputs, StepKind
 from dflash.provision.checks import CheckConfig
@@ -142,6 +141,12 @@ def _data_sources(config: DataConfig) -> dict[str, str]:
         raise storage_error(failure, config.file) from failure
 
 
+def _machine(config: PrewarmConfig) -> dict[str, str]:
+    from dflash.compilation.ingredients import machine
+
+    return machine()
+
+
 def _on_gpu(config: TrainConfig | EvaluateConfig) -> bool:
     return config.device == "cuda"
 
@@ -181,7 +186,7 @@ KINDS: dict[str, StepKind] = {
             _offline(_prewarm),
             takes=("target", "data"),
             borrows=(*GRAPH_FIELDS, "compile"),
-            fingerprint=lambda config: machine(),
+            fingerprint=_machine,
             sources=MODEL,
             describes="compile the closed set of graphs and prove it",
         ),

@@ -26,6 +26,7 @@ from dflash.compilation.holders import hold
 from dflash.errors import CompilationError, DFlashError
 from dflash.progress import Progress
 from dflash.training.graphset import GraphSet
+from dflash.training.report import first_input
 
 if TYPE_CHECKING:  # a GPU image has no zstandard
     from dflash.compilation.vault import Snapshot, Vault
@@ -33,12 +34,6 @@ if TYPE_CHECKING:  # a GPU image has no zstandard
 CACHE = "inductor"
 _CPUS_EACH = 2
 """Processors that a compiling process has to itself, so that a host with many GPUs is not swamped."""
-
-
-def first_input(graph: Mapping[str, Any]) -> str:
-    """Of a graph's inputs the first, for a person: the others follow from it."""
-    first, more, _ = graph["inputs"].partition(";")
-    return f"{first}{more and ' …'}"
 
 
 def use_cache(folder: Path) -> None:
