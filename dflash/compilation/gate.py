@@ -31,7 +31,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -43,6 +42,7 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from dflash.compilation.hits import cache_counts
+from dflash.compilation.variants import Variants
 from dflash.errors import CompilationError
 
 _TURN = threading.RLock()  # of the process, not of a gate: so is what torch.compile shares
@@ -87,7 +87,7 @@ class CompileGate:
         self._stance = "default"  # what it was before the seal
         self._closed: object = None  # torch's stance while sealed
         self._names: set[str] = set()
-        self._called: dict[str, Any] = {}  # the code object of each compiled function that was called in a turn
+        self._called: dict[str, Variants] = {}  # the compiled functions that were called in a turn
 
     def compile(self, function: Callable[..., Any], *, name: str, **options: Any) -> Callable[..., Any]:
         """`function`, or a module, compiled and callable only as the gate's phase allows. `options` are
@@ -99,13 +99,12 @@ class CompileGate:
             raise CompilationError(f"two functions of one gate are named '{name}'", cure="give each a name of its own")
         self._names.add(name)
         limit = {"recompile_limit": self._limit} if _HAS_LIMIT else {}
-        compiled = torch.compile(function, **{"fullgraph": True, "dynamic": False, **limit, **options})
-        code = getattr(function.func if isinstance(function, partial) else function, "__code__", None)
+        variants = Variants(function, {"fullgraph": True, "dynamic": False, **limit, **options})
 
         def gated(*arguments: Any, **named: Any) -> Any:
             if not self._sealed:
                 self._allow(name)
-                return self._warm(name, code, compiled, arguments, named)
+                return self._warm(name, variants, arguments, named)
             if eval_frame._stance is not self._closed:
                 raise CompilationError(
                     f"'{name}' was called after somebody changed the stance of torch.compile: it could run eagerly",
@@ -117,7 +116,7 @@ class CompileGate:
                     cure="export and trace before the gate is sealed, or in another process",
                 )
             try:
-                return compiled(*arguments, **named)
+                return variants.choose(arguments, named)(*arguments, **named)
             except RuntimeError as failure:
                 if "fail_on_recompile" in str(failure):
                     raise _new_graph(name, arguments, named, str(failure)) from failure
@@ -169,12 +168,18 @@ class CompileGate:
                     raise CompilationError("another gate is sealed: the seal is the process's", cure="use one gate")
                 self._refuse_a_stuck_flag()
                 made = {graph.name for graph in self.graphs}
-                for name, code in self._called.items():  # a code object's graphs may be another gate's
-                    if name not in made and not (code and eval_frame._debug_get_cache_entry_list(code)):
+                for name, variants in self._called.items():
+                    if name not in made:
                         raise CompilationError(
                             f"'{name}' was called and never compiled: it would run eagerly",
                             cure="look for TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE or a stance that is set",
                         )
+                    if any(len(eval_frame._debug_get_cache_entry_list(code)) > 1 for code in variants.codes()):
+                        raise CompilationError(
+                            f"'{name}' has several graphs for arguments that look alike: threads could miss one",
+                            cure="give tensors that differ as arguments of their own, not inside of others",
+                        )
+                    variants.close()
                 self._stance = _stance()
                 torch.compiler.set_stance("fail_on_recompile")
                 self._closed = eval_frame._stance
@@ -235,19 +240,17 @@ class CompileGate:
         ):
             yield
 
-    def _warm(
-        self, name: str, code: Any, compiled: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
+    def _warm(self, name: str, variants: Variants, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Call in a turn, and note the graph if that made one."""
-        self._called[name] = code
+        self._called[name] = variants
+        compiled = variants.make(arguments, named)
+        if len(variants) > self._limit:
+            raise self._too_many(name, describe(arguments, named))
         inputs, before, begun = describe(arguments, named), cache_counts(), time.monotonic()
         try:
             result = compiled(*arguments, **named)
         except FailOnRecompileLimitHit as failure:
-            raise CompilationError(
-                f"'{name}' needs more than {self._limit} graphs; the last was for {inputs}",
-                cure="give it fewer shapes, or the gate a higher limit",
-            ) from failure
+            raise self._too_many(name, inputs) from failure
         after = cache_counts()
         if after.graphs > before.graphs:
             found = after.autograd_hits > before.autograd_hits and after.compiled == before.compiled
@@ -255,6 +258,12 @@ class CompileGate:
             self.graphs.append(graph)
             self._on_graph(graph)
         return result
+
+    def _too_many(self, name: str, inputs: str) -> CompilationError:
+        return CompilationError(
+            f"'{name}' needs more than {self._limit} graphs; the last was for {inputs}",
+            cure="give it fewer shapes, or the gate a higher limit",
+        )
 
     def _refuse_a_stuck_flag(self) -> None:
         if tracing_flag_is_up():
@@ -304,6 +313,6 @@ def describe(arguments: tuple[Any, ...], named: dict[str, Any] | None = None) ->
         if isinstance(argument, Tensor):
             grad = ", grad" if argument.requires_grad else ""
             parts.append(f"{tuple(argument.shape)} {argument.dtype} on {argument.device}{grad}".replace("torch.", ""))
-        elif isinstance(argument, tuple | list):
-            parts.append(f"({describe(tuple(argument))})")
+        elif isinstance(argument, tuple | list) and (inside := describe(tuple(argument))):
+            parts.append(f"({inside})")
     return "; ".join(parts)
