@@ -8,7 +8,7 @@ from invoke.tasks import task
 
 import tasks_cache
 import tasks_env
-from dflash import cli, cli_hosts, cli_images, cli_prewarm
+from dflash import cli, cli_evaluate, cli_hosts, cli_images, cli_prewarm
 from dflash.cli_help import HELP, LOCAL, helped
 
 WHERE_TO_RUN = ("pipeline", "host", "root", "set", "json")
@@ -58,6 +58,37 @@ def prewarm(
     cli_prewarm.prewarm(
         pipeline=pipeline, host=host, environment=environment, root=root, overrides=set or (), as_json=json
     )
+
+
+@task(
+    positional=["checkpoint"],
+    iterable=["data"],
+    auto_shortflags=False,
+    help={
+        **helped("checkpoint", "data", "temperature", "new_tokens", "limit", "dtype", "device", "seed", "json"),
+        "target": HELP["target_folder"],
+        "stop": HELP["to_the_end"],
+    },
+)
+@cli.verb
+def evaluate(
+    context: Context,
+    checkpoint: str,
+    target: str,
+    data: Sequence[str] | None = None,
+    temperature: float = 0.0,
+    new_tokens: int = 128,
+    limit: int = 0,
+    stop: bool = False,
+    dtype: str = "",
+    device: str = "cpu",
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Decode prompts with a drafter: evaluate CHECKPOINT."""
+    options: dict[str, object] = {"temperature": temperature, "new_tokens": new_tokens, "limit": limit, "stop": stop}
+    options |= {"dtype": dtype, "device": device, "seed": seed}
+    cli_evaluate.evaluate(checkpoint=checkpoint, data=data or (), target=target, options=options, as_json=json)
 
 
 @task(auto_shortflags=False, help=helped("pipeline", "root", "json"))
@@ -191,6 +222,7 @@ namespace = Collection(
         train,
         plan,
         prewarm,
+        evaluate,
         check,
         show,
         runs,

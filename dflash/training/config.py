@@ -65,12 +65,29 @@ class DataConfig:
     """Where training text comes from and how it is packed.
 
     Without `file`, `prompts` prompts are cut from text that the target was not trained on and answered by the
-    target, the share `sampled` at `temperature`, the rest greedily. With `file`, that JSONL is used as it is, but for
-    its last `heldout` conversations, a tenth at most: their prompts are kept for evaluation.
-    `buckets` are row lengths in tokens; documents with fewer than `block` trainable tokens are dropped.
+    target, the share `sampled` at `temperature`, the rest greedily, with at most `response_tokens` tokens. With `file`
+    (one file, a folder, or a pattern: dflash/training/files.py), its text is used as it is, but for its last `heldout`
+    conversations, a tenth at most: their prompts are kept for evaluation.
+
+    With `server`, the address of an OpenAI-compatible server that runs the target (`http://host:8000/v1`), all prompts
+    are answered there, `concurrency` at once, those of `file` too: what its conversations answer is not used. Without
+    `server_model`, the first model that it lists is asked; `server_key` names the environment's variable that holds a
+    key; a failing request is made again for `server_patience` seconds.
+
+    `template_options` are given to the chat template. `buckets` are row lengths in tokens; documents with fewer than
+    `block` trainable tokens are dropped. Text that holds `mask_token_id` is refused by its place. `processes` encode;
+    0 is as many as the set is worth, 16 at most.
     """
 
     file: str | None = None
+    server: str | None = None
+    server_model: str | None = None
+    server_key: str | None = None
+    server_patience: float = 300.0
+    concurrency: int = 64
+    template_options: dict[str, bool | int | float | str] = field(default_factory=dict)
+    mask_token_id: int | None = None
+    processes: int = 0
     prompts: int = 640
     prompt_bytes_min: int = 24
     prompt_bytes_max: int = 72
@@ -95,8 +112,16 @@ class DataConfig:
             raise ValueError(f"temperature is 0 (greedy) or above, not {self.temperature}")
         if not 0 <= self.sampled <= 1:
             raise ValueError(f"sampled is a share in [0, 1], not {self.sampled}")
-        if min(self.prompts, self.response_tokens, self.batch, self.heldout) < 1:
-            raise ValueError("prompts, response_tokens, batch and heldout must be at least 1")
+        if min(self.prompts, self.response_tokens, self.batch, self.heldout, self.concurrency) < 1:
+            raise ValueError("prompts, response_tokens, batch, heldout and concurrency must be at least 1")
+        if self.server is not None and not self.server.startswith(("http://", "https://")):
+            raise ValueError(f"server is an address such as http://host:8000/v1, not '{self.server}'")
+        if self.server_patience < 0:
+            raise ValueError(f"server_patience is a time in seconds, not {self.server_patience}")
+        if self.processes < 0:
+            raise ValueError(f"processes is a number of processes, not {self.processes}")
+        if self.mask_token_id is not None and self.mask_token_id < 0:
+            raise ValueError(f"mask_token_id is a row of the vocabulary, not {self.mask_token_id}")
 
 
 @dataclass(frozen=True)
@@ -156,7 +181,9 @@ class Topology:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training. A step is one micro-batch of `rows` packed rows a drafter; `anchors` blocks start in a row.
+    """One training. A step is `accumulate` micro-batches of `rows` packed rows a drafter; `anchors` blocks start in a
+    row. `dtype` is that of weights and states; in bfloat16 the optimizer keeps float32 masters. A step whose loss or
+    gradient is `not_finite` stops the training, or is passed over ("skip"): weights and optimizer stay as they were.
 
     `gamma` is the loss decay; left out, the paper's value for the block size is used, and a block size that the
     paper does not list is refused, so that the decay is never off unnoticed.
@@ -166,7 +193,10 @@ class TrainConfig:
     topology: Topology = field(default_factory=Topology)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     rows: int = 2
+    accumulate: int = 1
     anchors: int = 512
+    dtype: str = "float32"
+    not_finite: str = "stop"
     gamma: float | None = None
     steps: int = 1000
     seed: int = 0
@@ -176,8 +206,12 @@ class TrainConfig:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if min(self.rows, self.anchors, self.steps, self.checkpoint_every, self.prefetch) < 1:
-            raise ValueError("rows, anchors, steps, checkpoint_every and prefetch must be at least 1")
+        if min(self.rows, self.accumulate, self.anchors, self.steps, self.checkpoint_every, self.prefetch) < 1:
+            raise ValueError("rows, accumulate, anchors, steps, checkpoint_every and prefetch must be at least 1")
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"dtype is float32 or bfloat16, not '{self.dtype}'")
+        if self.not_finite not in ("stop", "skip"):
+            raise ValueError(f"not_finite is stop or skip, not '{self.not_finite}'")
         if self.gamma is not None and not self.gamma > 0:
             raise ValueError(f"gamma must be above 0, not {self.gamma}")
         if self.gamma is None and self.draft.block not in GAMMAS:
@@ -190,7 +224,7 @@ class TrainConfig:
         return self.gamma if self.gamma is not None else GAMMAS[self.draft.block]
 
 
-GRAPH_FIELDS = ("draft", "topology", "rows", "anchors", "device")
+GRAPH_FIELDS = ("draft", "topology", "rows", "accumulate", "anchors", "dtype", "device")
 """The fields of a `TrainConfig` that shape a compiled graph; the others only steer the training."""
 
 
@@ -214,9 +248,10 @@ class ExportConfig:
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """How much is decoded. All prompts get exactly `new_tokens` tokens: the end token does not stop them, so that
-    acceptance is measured over the same number of tokens everywhere. An untrained drafter decodes the first
-    `untrained_prompts` for comparison.
+    """How much is decoded, and how. All prompts get exactly `new_tokens` tokens, so that acceptance is measured over
+    the same number of tokens everywhere; with `stop` the target's end token ends an answer before that. `limit` is the
+    number of prompts (0: all). An untrained drafter decodes the first `untrained_prompts` for comparison. `threads` 0
+    leaves the number to torch.
 
     float64 is the default because in float32 the target's own argmax can differ between one token and a block of
     them where two logits nearly tie. (transformers computes norms in float32 whatever the dtype: ties closer than
@@ -224,6 +259,9 @@ class EvaluateConfig:
     """
 
     new_tokens: int = 128
+    temperature: float = 0.0
+    limit: int = 0
+    stop: bool = False
     untrained_prompts: int = 4
     dtype: str = "float64"
     threads: int = 1
@@ -234,5 +272,9 @@ class EvaluateConfig:
         check_device(self.device)
         if self.dtype not in ("float64", "float32", "bfloat16"):
             raise ValueError(f"dtype is float64, float32 or bfloat16, not '{self.dtype}'")
-        if min(self.new_tokens, self.untrained_prompts, self.threads) < 1:
-            raise ValueError("new_tokens, untrained_prompts and threads must be at least 1")
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature is 0 (greedy) or above, not {self.temperature}")
+        if self.new_tokens < 2:
+            raise ValueError(f"new_tokens must be at least 2, not {self.new_tokens}: the first needs no drafter")
+        if min(self.limit, self.untrained_prompts, self.threads) < 0:
+            raise ValueError("limit, untrained_prompts and threads must be at least 0")

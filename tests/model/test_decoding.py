@@ -6,14 +6,29 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from transformers import Qwen3ForCausalLM
+from torch import Tensor
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from dflash.model import decoding
+from dflash.model.acceptance import verify
 from dflash.model.decoding import Generation, generate
 from dflash.model.draft import DFlashDraftModel
 from dflash.model.loss import slot_decay
 from dflash.model.target import Capture
+from dflash.training.config import DraftConfig
+from dflash.training.drafts import draft_config
 from dflash.training.regions import Labels, labels
-from tests.tiny import BLOCK, constant_target, draft_eagerly, make_constant, micro_batch, new_draft
+from tests.chance import chance_of
+from tests.tiny import (
+    BLOCK,
+    constant_target,
+    draft_eagerly,
+    make_constant,
+    micro_batch,
+    new_draft,
+    randomize,
+    target_config,
+)
 
 SAID = 65
 """The one token that the constant target ever says."""
@@ -85,6 +100,12 @@ def test_with_a_random_drafter_the_output_is_the_targets_own(target: Qwen3ForCau
     assert len(set(found.tokens)) > 5
 
 
+def test_greedy_decoding_leaves_torchs_random_state_alone(target: Qwen3ForCausalLM):
+    draft, before = new_draft(), torch.get_rng_state()
+    generate(target, draft, prompt_of(3), 5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("new_tokens", [1, 2, 3, 17, 60])
 def test_with_a_trained_drafter_the_output_is_the_targets_own(
     target: Qwen3ForCausalLM, learnt: Learnt, new_tokens: int
@@ -114,8 +135,32 @@ def test_a_stop_token_that_is_not_said_stops_nothing(target: Qwen3ForCausalLM, l
 
 def test_one_new_token_needs_no_round_and_counts_as_no_gain(target: Qwen3ForCausalLM, learnt: Learnt):
     found = generate(target, learnt.draft, learnt.prompt, 1)
-    assert found == Generation(learnt.answer[:1], [])
+    assert found == Generation(learnt.answer[:1], [], [])
     assert found.acceptance_length == 1.0
+
+
+def test_any_of_several_stop_tokens_ends_the_answer(target: Qwen3ForCausalLM, learnt: Learnt):
+    stops = [learnt.answer[30], learnt.answer[7]]
+    found = generate(target, learnt.draft, learnt.prompt, 60, stops)
+    first = min(learnt.answer.index(stop) for stop in stops)
+    assert found.tokens == learnt.answer[: first + 1]
+
+
+def test_what_a_round_accepted_is_its_gain_without_the_targets_own_token(target: Qwen3ForCausalLM, learnt: Learnt):
+    found = generate(target, learnt.draft, learnt.prompt, 60)
+    assert found.accepted == [gain - 1 for gain in found.gained]
+
+
+@pytest.mark.parametrize("length", [3, 20])
+def test_a_target_with_a_sliding_window_gets_back_what_a_refused_draft_pushed_out(length: int):
+    config = target_config()
+    config.layer_types = ["sliding_attention", "full_attention"] * 3
+    config.use_sliding_window, config.sliding_window = True, 8
+    sliding = Qwen3ForCausalLM(config)
+    randomize(sliding, seed=0)
+    sliding = sliding.double().requires_grad_(False).eval()
+    prompt = prompt_of(length)
+    assert generate(sliding, new_draft(), prompt, 20).tokens == greedy(sliding, prompt, 20)
 
 
 @pytest.mark.parametrize(("new_tokens", "rounds"), [(2, 1), (1 + BLOCK, 1), (2 + BLOCK, 2), (1 + 5 * BLOCK, 5)])
@@ -148,3 +193,88 @@ def test_each_round_gains_what_training_would_have_counted_at_its_anchor(target:
     outcome = draft_eagerly(learnt.draft, target, batch, features, wanted)
     assert outcome.accepted.tolist() == found.gained
     assert set(found.gained) == {1, 2, 3, 4}
+
+
+@dataclass(frozen=True)
+class Few:
+    """A target and a drafter of three tokens and blocks of two, and the exact distribution of the next three tokens."""
+
+    target: Qwen3ForCausalLM
+    draft: DFlashDraftModel
+    exact: Tensor
+
+    def counts(self, draft_temperature: float | None = None) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        counts = torch.zeros(3, 3, 3)
+        for _ in range(60):
+            found = generate(
+                self.target,
+                self.draft,
+                FEW_PROMPT,
+                3,
+                temperature=FEW_TEMPERATURE,
+                draft_temperature=draft_temperature,
+                generator=generator,
+            )
+            counts[tuple(found.tokens)] += 1
+        return counts
+
+
+FEW_PROMPT, FEW_TEMPERATURE = [2, 0, 1, 1], 0.7
+
+
+@pytest.fixture(scope="module")
+def few() -> Few:
+    config = Qwen3Config(
+        vocab_size=3,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=3,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=8,
+        max_position_embeddings=64,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    target = Qwen3ForCausalLM(config)
+    draft = DFlashDraftModel(draft_config(config, DraftConfig(layers=1, features=1, block=2, mask_token_id=2)))
+    randomize(target, seed=4)
+    randomize(draft, seed=4)
+    target, draft = target.double().requires_grad_(False).eval(), draft.double().eval()
+    answers = torch.cartesian_prod(*[torch.arange(3)] * 3)
+    texts = torch.cat((torch.tensor(FEW_PROMPT).expand(27, -1), answers), dim=1)
+    said = (target(texts).logits[:, len(FEW_PROMPT) - 1 : -1] / FEW_TEMPERATURE).softmax(-1)
+    return Few(target, draft, said.gather(2, answers[:, :, None]).prod(1).view(3, 3, 3))
+
+
+@pytest.mark.parametrize("draft_temperature", [None, 0.0])
+def test_above_temperature_zero_three_tokens_have_the_targets_joint_distribution(
+    few: Few, draft_temperature: float | None
+):
+    """Of the prompt, of a round that may be refused, and of what follows it; drafted by chance or as the argmax."""
+    assert chance_of(few.counts(draft_temperature), few.exact) > 0.01
+
+
+def test_the_targets_distributions_one_place_off_would_be_seen(few: Few, monkeypatch: pytest.MonkeyPatch):
+    def off(drafted: Tensor, q: Tensor, p: Tensor, generator: torch.Generator) -> tuple[int, Tensor]:
+        return verify(drafted, q, p.roll(1, 0), generator)
+
+    monkeypatch.setattr(decoding, "verify", off)
+    assert chance_of(few.counts(), few.exact) < 1e-6
+
+
+def test_the_same_seed_says_the_same_and_another_one_something_else(target: Qwen3ForCausalLM, learnt: Learnt):
+    said = [
+        generate(
+            target,
+            learnt.draft,
+            learnt.prompt,
+            12,
+            temperature=1.0,
+            generator=torch.Generator().manual_seed(seed),
+        ).tokens
+        for seed in (1, 1, 2)
+    ]
+    assert said[0] == said[1] != said[2]
