@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.atomic import sha256
-from dflash.errors import CompilationError, storage_error
+from dflash.errors import CompilationError
 from dflash.pipeline.kinds import StepInputs, StepKind
 from dflash.provision.checks import CheckConfig
 from dflash.training import corpus
@@ -26,6 +26,7 @@ from dflash.training.config import (
     TargetConfig,
     TrainConfig,
 )
+from dflash.training.files import fingerprint
 
 Result = dict[str, Any]
 
@@ -73,7 +74,7 @@ def _model(step: StepInputs) -> Path:
 def _data(step: StepInputs) -> Result:
     from dflash.training.dataset import build_dataset
 
-    return build_dataset(step.config, _model(step), step.out, step.progress)
+    return build_dataset(step.config, _model(step), step.out, step.progress, step.root / "work" / "encoded")
 
 
 def _prewarm(step: StepInputs) -> Result:
@@ -121,24 +122,20 @@ def _corpus(config: TargetConfig | DataConfig) -> dict[str, str]:
     return {"corpus": corpus.digest(corpus.standard_library(config.corpus_bytes))}
 
 
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+"""Files too large to hash at each plan; all others may decide the result (a tokenizer is larger than a megabyte)."""
+
+
 def _target_sources(config: TargetConfig) -> dict[str, str]:
-    """The corpus, or what names a model folder's contents: each file's size, and the small files' bytes."""
+    """The corpus, or what names a model folder's contents: each file's bytes, but of weights the size alone."""
     if config.folder is None:
         return _corpus(config)
     files = sorted(path for path in Path(config.folder).glob("*") if path.is_file())
-    return {
-        f"{path.name}": sha256(path) if path.stat().st_size < 2**20 else f"{path.stat().st_size} bytes"
-        for path in files
-    }
+    return {path.name: f"{path.stat().st_size} bytes" if path.suffix in WEIGHTS else sha256(path) for path in files}
 
 
 def _data_sources(config: DataConfig) -> dict[str, str]:
-    if config.file is None:
-        return _corpus(config)
-    try:
-        return _corpus(config) | {"file": sha256(Path(config.file))}
-    except OSError as failure:
-        raise storage_error(failure, config.file) from failure
+    return _corpus(config) | (fingerprint(config.file) if config.file else {})
 
 
 def _machine(config: PrewarmConfig) -> dict[str, str]:
@@ -152,7 +149,7 @@ def _on_gpu(config: TrainConfig | EvaluateConfig) -> bool:
 
 
 def _answers_on_gpu(config: DataConfig) -> bool:
-    return config.device == "cuda" and config.file is None
+    return config.device == "cuda" and config.file is None and config.server is None
 
 
 MODEL = ("model", "training", "compilation")

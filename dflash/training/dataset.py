@@ -1,9 +1,16 @@
-"""The data step: text in, packed rows out, and an account of what was left out and why."""
+"""The data step: text in, packed rows out, and an account of what was left out and why.
+
+Everything passes by: records, documents and rows are in memory a window at a time, however large the set is.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import json
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -15,11 +22,18 @@ from dflash.errors import DataError, UsageError
 from dflash.model.target import load_target
 from dflash.progress import Progress
 from dflash.training import corpus
+from dflash.training.account import Account
+from dflash.training.answering import Answering, Asking
 from dflash.training.config import HELDOUT, ROWS, DataConfig
-from dflash.training.encoding import Encoder, keep
-from dflash.training.packing import pack, save_rows
-from dflash.training.records import Message, Record, read_records, write_records
+from dflash.training.encoders import keep_by, processes_for
+from dflash.training.encoding import CHUNK, Encoded, Encoder
+from dflash.training.files import data_files, fingerprint
+from dflash.training.packing import pack
+from dflash.training.records import Message, Record, Records, write_records
 from dflash.training.responses import cut_prompts, regenerate
+from dflash.training.rowcache import RowCache, key_of
+from dflash.training.serving import Server
+from dflash.training.streaming import windows, writing_rows
 
 TRAIN, REPORT = "train.jsonl", "report.json"
 
@@ -40,54 +54,87 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def build_dataset(config: DataConfig, target: Path, out: Path, progress: Progress) -> dict[str, Any]:
+def build_dataset(
+    config: DataConfig, target: Path, out: Path, progress: Progress, cache: Path | None = None
+) -> dict[str, Any]:
     """Write packed rows, the JSONL they come from, held-out prompts and a report into `out`; the report.
 
+    With `cache`, a folder, rows that were made there of the same text in the same way are not made again.
+
     Raises:
-        DataError: a line can not be read, or nothing is left to train on (with the count of each reason).
+        DataError: a line can not be read or may not be used, nothing is left to train on (with the count of each
+            reason), or the server does not answer.
+        StorageError: a file can not be read, or written.
+        UsageError: the target has no tokenizer, or the configuration does not fit it.
     """
     tokenizer = read_tokenizer(target)
-    encoder = Encoder(tokenizer, max(config.buckets))
-    if not config.file:
-        encoder.require_marks(str(target))  # before hours of answering
-    source = Path(config.file) if config.file else _answer_prompts(config, tokenizer, target, out, progress)
-    records = list(read_records(source))
-    training, prompts = withhold(records, config.heldout) if config.file else (records, [])
-    write_records(out / HELDOUT, prompts or _heldout_prompts(config))
-    return _pack(config, encoder, training, source, out)
+    encoder = Encoder(tokenizer, max(config.buckets), options=config.template_options, mask=config.mask_token_id)
+    if config.file and not config.server:
+        return _encode_once(config, encoder, tokenizer, config.file, out, progress, cache)
+    encoder.require_marks(str(target))  # before hours of answering
+    asked: dict[str, Any] = {}
+    if config.server:
+        asked = _ask_server(config, encoder, out, progress)
+    else:
+        _ask_target(config, tokenizer, target, out, progress)
+    report = _encode(config, encoder, str(out / TRAIN), 0, out, progress)
+    return _write_report(out, report | asked)
 
 
-def withhold(records: Sequence[Record], count: int) -> tuple[list[Record], list[dict[str, Any]]]:
-    """Keep the last `count` conversations, a tenth of them at most, out of training; the rest, and their prompts.
+class Withholding:
+    """The records of an iterable but for its last `count` conversations, a tenth of them at most.
 
-    A prompt is what comes before the assistant's first turn; a conversation that begins with that has none.
+    `prompts` are, once all records have passed, what comes before the assistant's first turn in those; a conversation
+    that begins with that has none, and is passed on. Conversations are passed on `count` later than they came.
     """
-    chats = [place for place, record in enumerate(records) if _opening(record)]
-    held = set(chats[len(chats) - min(count, len(chats) // 10) :])
-    prompts = [{"id": records[place].id, "conversations": _opening(records[place])} for place in sorted(held)]
-    return [record for place, record in enumerate(records) if place not in held], prompts
+
+    def __init__(self, records: Iterable[Record], count: int) -> None:
+        self.prompts: list[dict[str, Any]] = []
+        self._records, self._count = records, count
+
+    def __iter__(self) -> Iterator[Record]:
+        waiting: deque[Record] = deque()
+        conversations = 0
+        for record in self._records:
+            if not _opening(record):
+                yield record
+                continue
+            conversations += 1
+            waiting.append(record)
+            if len(waiting) > self._count:
+                yield waiting.popleft()
+        while len(waiting) > conversations // 10:
+            yield waiting.popleft()
+        self.prompts = [{"id": record.id, "conversations": _opening(record)} for record in waiting]
 
 
 def _opening(record: Record) -> list[Message]:
     return list(takewhile(lambda message: message["role"] != "assistant", record.conversation))
 
 
-def _heldout_prompts(config: DataConfig) -> list[dict[str, Any]]:
-    documents = corpus.split(corpus.standard_library(config.corpus_bytes), "heldout")
-    cut = cut_prompts(documents, config.heldout, (config.prompt_bytes_min, config.prompt_bytes_max), config.seed)
-    return [{"id": identity, "conversations": [{"role": "user", "content": prompt}]} for identity, prompt in cut]
+def _corpus_prompts(config: DataConfig, split: str, count: int, seed: int) -> list[tuple[str, str]]:
+    documents = corpus.split(corpus.standard_library(config.corpus_bytes), split)
+    return cut_prompts(documents, count, (config.prompt_bytes_min, config.prompt_bytes_max), seed)
 
 
-def _answer_prompts(
+def _as_conversation(identity: str, prompt: str) -> dict[str, Any]:
+    return {"id": identity, "conversations": [{"role": "user", "content": prompt}]}
+
+
+def _write_heldout(config: DataConfig, out: Path, prompts: list[dict[str, Any]]) -> None:
+    """The prompts to evaluate with; of the corpus, where the data has too few conversations to spare any."""
+    spare = [_as_conversation(*pair) for pair in _corpus_prompts(config, "heldout", config.heldout, config.seed)]
+    write_records(out / HELDOUT, prompts or spare)
+
+
+def _ask_target(
     config: DataConfig, tokenizer: PreTrainedTokenizerBase, target: Path, out: Path, progress: Progress
-) -> Path:
+) -> None:
     """Write `train.jsonl`: prompts from text that the target was not trained on, with its own answers."""
-    documents = corpus.split(corpus.standard_library(config.corpus_bytes), "prompts")
-    lengths = (config.prompt_bytes_min, config.prompt_bytes_max)
     answered = regenerate(
         load_target(target).to(config.device),
         tokenizer,
-        cut_prompts(documents, config.prompts, lengths, config.seed + 1),
+        _corpus_prompts(config, "prompts", config.prompts, config.seed + 1),
         out / "scratch" / "responses",
         progress,
         tokens=config.response_tokens,
@@ -95,39 +142,112 @@ def _answer_prompts(
         temperature=config.temperature,
         batch=config.batch,
         seed=config.seed,
+        options=config.template_options,
     )
     write_records(out / TRAIN, answered)
-    return out / TRAIN
+    _write_heldout(config, out, [])
 
 
-def _pack(config: DataConfig, encoder: Encoder, records: Sequence[Record], source: Path, out: Path) -> dict[str, Any]:
-    kept, reasons, cut = [], Counter[str](), 0
-    for _, document, reason in keep(records, encoder, config.block):
-        if document is None:
-            reasons[str(reason)] += 1
-        else:
-            kept.append(document)
-            cut += len(document.tokens) == max(config.buckets)
-    if not kept:
-        why = ", ".join(f"{count} x {reason}" for reason, count in sorted(reasons.items()))
-        raise DataError(
-            f"no document is left to train on ({why})",
-            where=str(source),
-            cure=f"give documents with at least {config.block} trainable tokens",
-        )
-    packed = pack(kept, config.buckets)
-    save_rows(out / ROWS, packed)
-    tokens = sum(len(document.tokens) for document in kept)
-    room = sum(len(rows) * rows.length for rows in packed.values())
-    report = {
-        "documents": len(kept),
-        "tokens": tokens,
-        "trainable_tokens": int(sum(int(document.trainable.sum()) for document in kept)),
-        "buckets": list(config.buckets),
-        "rows": {str(bucket): len(rows) for bucket, rows in packed.items()},
-        "filled": round(tokens / room, 4),
-        "full_length": cut,
-        "dropped": dict(sorted(reasons.items())),
-    }
+def _ask_server(config: DataConfig, encoder: Encoder, out: Path, progress: Progress) -> dict[str, Any]:
+    """Write `train.jsonl`: the prompts of `file`, or of the corpus, with a server's answers. How many are held out, and
+    how many have no answer, and why."""
+    records: Iterable[Record]
+    if config.file:
+        records = Records(data_files(config.file))
+    else:
+        pairs = _corpus_prompts(config, "prompts", config.prompts, config.seed + 1)
+        records = [Record(name, name, ({"role": "user", "content": prompt},)) for name, prompt in pairs]
+    total = sum(1 for _ in records)  # and every line is known to be good before hours of answering
+    asked = Withholding(records, config.heldout if config.file else 0)
+    asking = Asking(config.response_tokens, config.temperature, config.sampled, config.seed, config.template_options)
+    server = Server(str(config.server), config.server_model, _key(config), patience_s=config.server_patience)
+    answering = Answering(
+        server,
+        encoder.render,
+        asking,
+        out / "scratch" / "responses",
+        concurrency=config.concurrency,
+        batch=config.batch,
+    )
+    write_records(out / TRAIN, answering.answers(asked, total, progress))
+    _write_heldout(config, out, asked.prompts)
+    return {"held_out": len(asked.prompts), "unanswered": dict(sorted(answering.unanswered.items()))}
+
+
+def _key(config: DataConfig) -> str | None:
+    if config.server_key is None:
+        return None
+    if not os.environ.get(config.server_key):
+        raise UsageError(f"the environment has no {config.server_key}", where="data.server_key", cure="set it")
+    return os.environ[config.server_key]
+
+
+def _encode_once(
+    config: DataConfig,
+    encoder: Encoder,
+    tokenizer: PreTrainedTokenizerBase,
+    file: str,
+    out: Path,
+    progress: Progress,
+    cache: Path | None,
+) -> dict[str, Any]:
+    """Encode `file` into `out`, or take what was made of the same; the report."""
+    if cache is None or not tokenizer.is_fast:
+        return _encode(config, encoder, file, config.heldout, out, progress)
+    settings = {name: value for name, value in asdict(config).items() if name in _DECIDES}
+    settings["corpus"] = corpus.digest(corpus.standard_library(config.corpus_bytes))
+    key, kept = key_of(fingerprint(file), tokenizer, settings), RowCache(cache)
+    if kept.restore(key, out):
+        progress.note("the same text was encoded in the same way before: its rows are taken")
+        report: dict[str, Any] = json.loads((out / REPORT).read_bytes())
+        return report
+    report = _encode(config, encoder, file, config.heldout, out, progress)
+    kept.keep(key, out, (ROWS, REPORT, HELDOUT))
+    return report
+
+
+_DECIDES = (
+    *("buckets", "block", "mask_token_id", "template_options"),
+    *("heldout", "corpus_bytes", "prompt_bytes_min", "prompt_bytes_max", "seed"),
+)
+"""The settings that decide rows, or the prompts that are held out."""
+
+
+def _encode(
+    config: DataConfig, encoder: Encoder, source: str, heldout: int, out: Path, progress: Progress
+) -> dict[str, Any]:
+    records, account = Records(data_files(source)), Account()
+    remaining = Withholding(records, heldout)
+
+    def documents() -> Iterator[Encoded]:
+        passed = keep_by(processes_for(records.total, config.processes), remaining, encoder, config.block)
+        for number, (record, document, reason) in enumerate(passed, start=1):
+            account.take(record, document, reason)
+            if document is not None:
+                yield document
+            if number % (16 * CHUNK) == 0:
+                progress.update(records.done >> 10, records.total >> 10, {"documents": number})
+
+    with writing_rows(out / ROWS) as add:
+        for packed in map(partial(pack, buckets=config.buckets), windows(documents())):
+            account.pack(packed)
+            add(packed)
+            del packed  # before the next window is packed
+        if not account.all.documents:
+            raise DataError(
+                f"no document is left to train on ({', '.join(account.reasons())})",
+                where=source,
+                cure=f"give documents with at least {config.block} trainable tokens",
+            )
+    if heldout:
+        _write_heldout(config, out, remaining.prompts)
+    for reason in account.reasons():
+        progress.note(f"dropped: {reason}")
+    if account.all.cut:
+        progress.note(f"cut at {max(config.buckets)} tokens: {account.all.cut} documents, of {account.all.lost} tokens")
+    return _write_report(out, account.report(config.buckets) | {"held_out": len(remaining.prompts)})
+
+
+def _write_report(out: Path, report: dict[str, Any]) -> dict[str, Any]:
     write_json(out / REPORT, report)
     return report

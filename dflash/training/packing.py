@@ -19,6 +19,9 @@ from dflash.training.encoding import Encoded
 PADDING = -1
 """The document id of a row's unused tail."""
 
+TENSORS = ("tokens", "documents", "positions", "trainable")
+"""The tensors of a `Rows`, in order."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -90,17 +93,13 @@ def _rows(rows: list[list[Encoded]], length: int) -> Rows:
 
 def save_rows(path: Path, packed: dict[int, Rows]) -> None:
     """Write all buckets into one safetensors file, whole."""
-    tensors = {
-        f"{bucket}/{name}": getattr(rows, name)
-        for bucket, rows in packed.items()
-        for name in ("tokens", "documents", "positions", "trainable")
-    }
+    tensors = {f"{bucket}/{name}": getattr(rows, name) for bucket, rows in packed.items() for name in TENSORS}
     with whole_file(path) as draft:
         write_tensors(draft, tensors)
 
 
 def load_rows(path: Path) -> dict[int, Rows]:
-    """What `save_rows` wrote, by bucket length.
+    """What `save_rows` or `writing_rows` (dflash/training/streaming.py) wrote, by bucket length; mapped, not read.
 
     Raises:
         DataError, StorageError: the file is damaged, or can not be read.
@@ -108,10 +107,7 @@ def load_rows(path: Path) -> dict[int, Rows]:
     try:
         tensors = load_file(path)
         buckets = sorted({int(key.partition("/")[0]) for key in tensors})
-        return {
-            bucket: Rows(*(tensors[f"{bucket}/{name}"] for name in ("tokens", "documents", "positions", "trainable")))
-            for bucket in buckets
-        }
+        return {bucket: Rows(*(tensors[f"{bucket}/{name}"] for name in TENSORS)) for bucket in buckets}
     except OSError as failure:
         raise storage_error(failure, path) from failure
     except Exception as failure:  # safetensors has an exception class of its own

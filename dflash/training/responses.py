@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,12 @@ def respond(
     tokens: int,
     temperature: float,
     seed: int,
+    options: Mapping[str, Any] | None = None,
 ) -> list[tuple[str, bool]]:
     """The target's answers to `prompts`, of at most `tokens` tokens, and whether each came to its end by itself.
 
-    Temperature 0 is greedy. What a cut-off answer leaves of a last character that is not whole is left out.
+    Temperature 0 is greedy; `options` are the chat template's. What a cut-off answer leaves of a last character that is
+    not whole is left out.
     """
     chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
     batch = tokenizer.apply_chat_template(
@@ -61,6 +63,7 @@ def respond(
         return_dict=True,
         return_tensors="pt",
         tokenizer_kwargs={"padding_side": "left"},
+        **(options or {}),
     )
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
     torch.manual_seed(seed)
@@ -85,6 +88,7 @@ def regenerate(
     temperature: float,
     batch: int,
     seed: int,
+    options: Mapping[str, Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Records of all prompts with the target's answers, the share `sampled` of them not greedy.
 
@@ -101,21 +105,36 @@ def regenerate(
             # Spread the sampled batches evenly: batch i is sampled when the running share steps over an integer.
             heat = temperature if int((index + 1) * sampled) > int(index * sampled) else 0.0
             answers = respond(
-                target, tokenizer, [p for _, p in part], tokens=tokens, temperature=heat, seed=seed + index
+                target,
+                tokenizer,
+                [p for _, p in part],
+                tokens=tokens,
+                temperature=heat,
+                seed=seed + index,
+                options=options,
             )
-            made = (_record(tokenizer, *pair, *answer, heat) for pair, answer in zip(part, answers, strict=True))
+            made = (
+                _record(tokenizer, *pair, *answer, heat, options or {})
+                for pair, answer in zip(part, answers, strict=True)
+            )
             write_records(path, made)
         yield from map(as_json, read_records(path))
         progress.update(min((index + 1) * batch, len(prompts)), len(prompts))
 
 
 def _record(
-    tokenizer: PreTrainedTokenizerBase, identity: str, prompt: str, answer: str, ended: bool, temperature: float
+    tokenizer: PreTrainedTokenizerBase,
+    identity: str,
+    prompt: str,
+    answer: str,
+    ended: bool,
+    temperature: float,
+    options: Mapping[str, Any],
 ) -> dict[str, Any]:
     kind = f"t{temperature:g}" if temperature else "greedy"
     chat = [{"role": "user", "content": prompt}]
     if ended:
         turns = [*chat, {"role": "assistant", "content": answer}]
         return {"id": f"{identity}:{kind}", "conversations": turns}
-    asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False, **options)
     return {"id": f"{identity}:{kind}", "text": f"{asked}{answer}"}

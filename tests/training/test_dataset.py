@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Iterator
@@ -16,12 +17,13 @@ from dflash.errors import DataError, StorageError, UsageError
 from dflash.model.bytelevel import ASSISTANT, USER, byte_tokenizer
 from dflash.progress import Silent
 from dflash.training.config import DataConfig
-from dflash.training.dataset import build_dataset, read_tokenizer, withhold
+from dflash.training.dataset import Withholding, build_dataset, read_tokenizer
 from dflash.training.encoding import Encoder
 from dflash.training.packing import Rows, load_rows
 from dflash.training.records import Record, as_json, parse, read_records
 from dflash.training.responses import regenerate, respond
 from tests.tiny import constant_target
+from tests.training.speaking import choice, speaking
 
 SMALL: dict[str, Any] = {"buckets": (32, 64), "block": 4, "heldout": 3, "corpus_bytes": 600_000}
 
@@ -77,7 +79,7 @@ def test_both_record_forms_are_packed_with_what_is_trained_of_them(target_folder
     assert report["documents"] == 4
     assert report["tokens"] == sum(len(whole) for whole, _ in found)
     assert report["trainable_tokens"] == sum(len(trained) for _, trained in found)
-    assert report["full_length"] == 1
+    assert report["cut"] == {"documents": 1, "tokens": 36}
     assert report["dropped"] == {
         "fewer trainable tokens than a block": 1,
         "no trainable token": 1,
@@ -104,9 +106,24 @@ def test_a_files_last_conversations_are_held_out_as_prompts(target_folder: Path,
 def test_a_conversation_that_the_assistant_begins_gives_no_prompt():
     first = Record("a", "x:1", conversation=tuple(turns("hello", "hi", first="assistant")))
     others = [Record(str(i), f"x:{i}", conversation=tuple(turns("q", "a", "r"))) for i in range(10)]
-    kept, prompts = withhold([*others, first], 5)
-    assert kept == [*others[:-1], first]
-    assert prompts == [{"id": "9", "conversations": turns("q")}]
+    passing = Withholding([*others, first], 5)
+    assert {record.id for record in passing} == {*"012345678", "a"}
+    assert passing.prompts == [{"id": "9", "conversations": turns("q")}]
+
+
+def test_records_are_held_back_no_more_than_are_held_out():
+    seen = []
+
+    def many() -> Iterator[Record]:
+        for number in range(1000):
+            seen.append(number)
+            yield Record(str(number), f"x:{number}", conversation=tuple(turns("q", "a")))
+
+    passing = Withholding(many(), 5)
+    for number, record in enumerate(passing):
+        assert record.id == str(number)
+        assert len(seen) <= number + 6
+    assert [prompt["id"] for prompt in passing.prompts] == ["995", "996", "997", "998", "999"]
 
 
 @pytest.mark.parametrize("count", [1, 9])
@@ -280,3 +297,95 @@ def test_an_interrupted_answering_goes_on_with_the_batch_it_was_at(target: Qwen3
 def test_what_a_cut_off_answer_leaves_of_a_character_is_left_out():
     target = constant_target("€".encode()[0])
     assert respond(target, byte_tokenizer(), ["a", "bcd"], tokens=3, temperature=0.0, seed=0) == [("", False)] * 2
+
+
+# --- answers by a server of the target
+
+
+def test_a_files_questions_are_answered_by_a_server_and_its_own_answers_are_not_used(
+    target_folder: Path, tmp_path: Path
+):
+    chats = [{"id": f"c{i}", "messages": turns(f"question {i}", f"theirs {i}")} for i in range(20)]
+    file = file_of(tmp_path, *chats, {"id": "t", "text": "some plain text"})
+    with speaking(lambda request: choice(f"mine to {request['messages'][0]['content']}")) as there:
+        report = build(target_folder, tmp_path / "out", file=file, server=there.url, sampled=0.0, batch=4)
+    records = list(read_records(tmp_path / "out" / "train.jsonl"))
+    assert [exchange(as_json(record)) for record in records] == [
+        (f"question {i}", f"mine to question {i}") for i in range(18)
+    ]
+    held = list(read_records(tmp_path / "out" / "heldout.jsonl"))
+    assert [record.conversation for record in held] == [tuple(turns(f"question {i}")) for i in (18, 19)]
+    assert len(there.requests) == 18
+    assert report["documents"] == 18
+    assert report["unanswered"] == {"no prompt": 1}
+    assert report["held_out"] == 2
+    assert report == json.loads((tmp_path / "out" / "report.json").read_text())
+
+
+def test_without_a_file_the_corpus_asks_the_server(target_folder: Path, tmp_path: Path):
+    with speaking(lambda request: choice("an answer")) as there:
+        report = build(target_folder, tmp_path / "out", server=there.url, prompts=7, batch=3, buckets=(128,))
+    assert report["documents"] == 7
+    assert [request["max_tokens"] for request in there.requests] == [136] * 7
+
+
+def test_a_key_that_the_environment_does_not_have_is_named(
+    target_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("MY_KEY", raising=False)
+    file = file_of(tmp_path, {"messages": turns("a", "b")})
+    with pytest.raises(UsageError, match=r"^data.server_key: the environment has no MY_KEY; set it$"):
+        build(target_folder, tmp_path / "out", file=file, server="http://127.0.0.1:9/v1", server_key="MY_KEY")
+    monkeypatch.setenv("MY_KEY", "secret")
+    with speaking(lambda request: choice("an answer")) as there:
+        build(target_folder, tmp_path / "out", file=file, server=there.url, server_key="MY_KEY")
+    assert there.keys == ["Bearer secret"]
+
+
+def test_a_bad_line_is_named_before_the_server_is_asked(target_folder: Path, tmp_path: Path):
+    file = file_of(tmp_path, *({"messages": turns("a", "b")} for _ in range(9)), {"messages": "none"})
+    with speaking() as there, pytest.raises(DataError, match=rf"^{file}:10: neither 'text'"):
+        build(target_folder, tmp_path / "out", file=file, server=there.url)
+    assert there.requests == []
+
+
+# --- several files
+
+
+def test_a_folder_of_files_is_one_set_with_an_account_of_each(target_folder: Path, tmp_path: Path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    lines = [json.dumps({"text": f"text {number} of the first"}) for number in range(5)]
+    (folder / "a.jsonl").write_text("\n".join(lines))
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "zipped text"}\n{"text": "no"}\n'))
+    report = build(target_folder, tmp_path / "out", file=str(folder))
+    assert {name: figures["documents"] for name, figures in report["sources"].items()} == {
+        str(folder / "a.jsonl"): 5,
+        str(folder / "b.jsonl.gz"): 1,
+    }
+    assert report["sources"][str(folder / "b.jsonl.gz")]["dropped"] == {"shorter than a block": 1}
+    found = [whole for whole, _ in documents_in(load_rows(tmp_path / "out" / "rows.safetensors"))]
+    assert b"zipped text" in found
+    assert len(found) == report["documents"] == 6
+
+
+def test_text_with_the_mask_token_is_named_by_its_line(target_folder: Path, tmp_path: Path):
+    mask = byte_tokenizer().convert_tokens_to_ids(USER)
+    file = file_of(tmp_path, {"text": "long enough"}, {"text": f"with {USER} in it"})
+    with pytest.raises(DataError, match=rf"^{file}:2: the mask token {mask}"):
+        build(target_folder, tmp_path / "out", file=file, mask_token_id=mask)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ({"server": "localhost:8000"}, "server is an address such as http://host:8000/v1, not 'localhost:8000'"),
+        ({"server_patience": -1.0}, "server_patience is a time in seconds, not -1.0"),
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+        ({"mask_token_id": -1}, "mask_token_id is a row of the vocabulary, not -1"),
+    ],
+)
+def test_a_setting_that_can_not_be_is_refused(setting: dict[str, Any], reason: str):
+    with pytest.raises(ValueError, match=reason):
+        DataConfig(**setting)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from dflash.errors import DataError
+from dflash.errors import DataError, UsageError
 from dflash.model.bytelevel import ASSISTANT, END, PAD, USER, byte_tokenizer
 from dflash.training.encoding import Encoded, Encoder, dropped, keep
 from dflash.training.records import Message, Record
@@ -118,6 +118,79 @@ def test_every_spelling_of_the_marks_will_do(mark: str):
     )
     found = encoder(template=template)(chat("ab", "cdé"))
     assert bytes(found.tokens[found.trainable].tolist()).decode() == "cdé"
+
+
+def test_records_encoded_together_are_as_if_each_were_alone():
+    records = [chat("é?", "sí€"), text("naïve"), chat("a", "b" * 50, "c", "d"), text(f"{USER}q{ASSISTANT}a"), text("")]
+    encode = encoder(max_length=20)
+    for one, other in zip(encode.encode(records), map(encode, records), strict=True):
+        assert torch.equal(one.tokens, other.tokens)
+        assert torch.equal(one.trainable, other.trainable)
+        assert one.lost == other.lost
+    assert [each.lost for each in encode.encode(records)] == [0, 0, 39, 0, 0]
+    assert encode.encode([]) == []
+
+
+def test_a_bad_conversation_among_good_ones_is_the_one_that_is_named():
+    template = (
+        "{% if messages[0].content == 'x' %}{{ raise_exception('no') }}{% endif %}{% generation %}a{% endgeneration %}"
+    )
+    records = [
+        Record(str(n), f"data.jsonl:{n}", ({"role": "user", "content": "x" if n == 3 else "y"},)) for n in range(5)
+    ]
+    with pytest.raises(DataError, match=r"^data.jsonl:3: the chat template refused it"):
+        encoder(template=template).encode(records)
+
+
+def test_the_mask_token_in_the_data_is_named_with_its_place():
+    """The drafter could not tell its blanks from words."""
+    mask = byte_tokenizer().convert_tokens_to_ids(USER)
+    encode = Encoder(byte_tokenizer(), 8, mask=mask)
+    records = [text("fine"), Record("b", "data.jsonl:7", text=f"a{USER}b"), text("fine")]
+    with pytest.raises(
+        DataError, match=rf"^data.jsonl:7: the mask token {mask} \('<\|user\|>'\) is in it; name a vocab"
+    ):
+        encode.encode(records)
+    assert encode(text(f"cut before it{USER}")).lost == 6
+
+
+OPTIONS = "{% if enable_thinking and style == 'mild' %}{# loudness #}{% endif %}{% generation %}{% endgeneration %}"
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [("enable_thinkin", "did you mean 'enable_thinking'?"), ("loudness", "remove it"), ("zzz", "remove it")],
+)
+def test_a_template_option_that_the_template_does_not_use_is_refused(name: str, cure: str):
+    """transformers passes over it in silence, and so does the template."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = OPTIONS
+    with pytest.raises(UsageError) as caught:
+        Encoder(tokenizer, 8, options={"style": "mild", name: True})
+    said = f"data.template_options: the target's chat template does not use '{name}'; {cure}"
+    assert str(caught.value) == said
+
+
+def test_template_options_reach_the_template():
+    template = CHATML.replace("{{ m['content'] }}", "{% generation %}{{ m['content'] }}{{ tail }}{% endgeneration %}")
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    found = Encoder(tokenizer, 1000, options={"tail": "!?"})(chat("a"))
+    assert bytes(found.tokens.tolist()).decode() == "<|im_start|>user\na!?<|im_end|>\n"
+
+
+def test_a_thought_that_the_template_leaves_out_is_refused():
+    said: Message = {"role": "assistant", "content": "a", "reasoning_content": "hm"}
+    record = Record("a", "data.jsonl:1", conversation=({"role": "user", "content": "q"}, said))
+    with pytest.raises(
+        DataError, match=r"^data.jsonl:1: it has reasoning_content, which the target's chat template lea"
+    ):
+        encoder()(record)
+    template = byte_tokenizer().chat_template.replace(
+        "{% generation %}", "{% generation %}{{ message.reasoning_content }}|"
+    )
+    found = encoder(template=template)(record)
+    assert bytes(found.tokens[found.trainable].tolist()[:-1]).decode() == "hm|a"
 
 
 def test_a_conversation_that_the_template_refuses_is_named():

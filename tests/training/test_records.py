@@ -39,6 +39,26 @@ def test_both_forms_are_read_in_order(write: Callable[[bytes], Path]):
     ]
 
 
+@pytest.mark.parametrize("column", ["conversations", "messages"])
+def test_all_forms_of_a_conversation_mean_the_same(write: Callable[[bytes], Path], column: str):
+    turns = [("system", "be brief"), ("human", "näh?"), ("gpt", "ja")]
+    roles = ["system", "user", "assistant"]
+    shared = [{"from": speaker, "value": said} for speaker, said in turns]
+    plain = [{"role": role, "content": said} for role, (_, said) in zip(roles, turns, strict=True)]
+    path = write("".join(json.dumps({column: form}) + "\n" for form in (shared, plain)).encode())
+    assert [record.conversation for record in read_records(path)] == [tuple(plain)] * 2
+
+
+def test_a_thought_is_kept_and_an_empty_one_is_none(write: Callable[[bytes], Path]):
+    said = [{"role": "assistant", "content": "a", "reasoning_content": thought} for thought in ("hm", "", None)]
+    (record,) = read_records(write(json.dumps({"messages": said}).encode()))
+    assert record.conversation == (
+        said[0],
+        {"role": "assistant", "content": "a"},
+        {"role": "assistant", "content": "a"},
+    )
+
+
 def test_blank_lines_are_skipped_and_counted(write: Callable[[bytes], Path]):
     path = write(b'\n  \r\n{"text": "x"}\r\n\n')
     assert list(read_records(path)) == [Record(f"{path}:3", f"{path}:3", text="x")]
@@ -80,14 +100,19 @@ def test_an_empty_file_is_named(write: Callable[[bytes], Path], content: bytes):
         (b'{"id": "\\udc00", "text": "ok"}', r"half a character, '\udc00', is no text"),
         (b"[1]", "a record is a JSON object, not list"),
         (b"null", "a record is a JSON object, not NoneType"),
-        (b"{}", "neither 'text' (a string) nor 'conversations' (a list of messages) is there"),
+        (b"{}", "neither 'text' (a string) nor 'messages' or 'conversations' (a list of messages) is there"),
         (b'{"text": 7}', "neither 'text'"),
         (b'{"conversations": []}', "neither 'text'"),
         (b'{"conversations": {"role": "user", "content": "x"}}', "neither 'text'"),
-        (b'{"conversations": ["x"]}', "a message has 'role' and 'content', both strings"),
+        (b'{"conversations": ["x"]}', "a message has 'role' and 'content' (or 'from' and 'value'), both strings"),
         (b'{"conversations": [{"role": "user"}]}', "a message has"),
         (b'{"conversations": [{"role": "user", "content": null}]}', "a message has"),
-        (b'{"conversations": [{"from": "human", "value": "x"}]}', "a message has"),
+        (b'{"conversations": [{"from": "human"}]}', "a message has"),
+        (b'{"messages": [{"from": "human", "value": 7}]}', "a message has"),
+        (
+            b'{"messages": [{"from": "narrator", "value": "x"}]}',
+            "a message is from 'narrator'; known are human, user, gpt, assistant, system",
+        ),
     ],
 )
 def test_a_bad_line_is_named_after_those_before_it_were_read(write: Callable[[bytes], Path], line: bytes, reason: str):
