@@ -3,6 +3,10 @@
 `config.json` holds the ordinary Qwen3 fields plus `block_size` (top level and in `dflash_config`, because readers
 differ), both RoPE schemas (ditto), and `auto_map`, which names the class in the `dflash.py` shipped beside the
 weights. The target's embedding and LM head are not part of it.
+
+What others have published is read too: either RoPE schema, either place of `block_size`, any dtype, shards with an
+index, names that begin with `model.`, and copies of the target's embedding and head, which are left out. Some drafters
+bear the same class name and compute something else; they are refused by the field that says so.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoModel, Qwen3Config
 
 from dflash.errors import CheckpointError
@@ -21,8 +26,27 @@ from dflash.model import draft as draft_module
 from dflash.model.draft import DFlashDraftModel
 from dflash.model.tensors import write_tensors
 
-WEIGHTS, CONFIG, CODE = "model.safetensors", "config.json", "dflash.py"
+WEIGHTS, INDEX, CONFIG, CODE = "model.safetensors", "model.safetensors.index.json", "config.json", "dflash.py"
 FULL = "full_attention"
+CLASS = "DFlashDraftModel"
+
+NOT_THE_DRAFTERS = {"embed_tokens.weight", "lm_head.weight", "rotary_emb.inv_freq"}
+"""Tensors that some writers add: the target's own, which a drafter is never trained on, and a constant."""
+
+PLAIN: dict[str, tuple[object, ...]] = {
+    "attention_sink_bias": (False,),
+    "attention_value_scale": (1,),
+    "causal": (False,),
+    "final_logit_softcapping": (0,),
+    "input_embedding_scale": (1,),
+    "is_causal": (False,),
+    "output_multiplier": (1,),
+    "projector_type": ("dflash",),
+    "sample_from_anchor": (False,),
+    "use_swa": (False,),
+}
+"""Fields of published drafters, at the top or in `dflash_config`, and the values with which they compute what this
+model does; null is always one."""
 
 
 def published_config(config: Qwen3Config, dtype: torch.dtype) -> dict[str, Any]:
@@ -32,8 +56,8 @@ def published_config(config: Qwen3Config, dtype: torch.dtype) -> dict[str, Any]:
         fields.pop(unused, None)
     rope = dict(config.rope_parameters)
     fields |= {
-        "architectures": ["DFlashDraftModel"],
-        "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+        "architectures": [CLASS],
+        "auto_map": {"AutoModel": f"dflash.{CLASS}"},
         "model_type": "qwen3",
         "num_target_layers": config.num_target_layers,
         "block_size": config.block_size,
@@ -60,23 +84,64 @@ def write_layout(model: DFlashDraftModel, folder: Path) -> None:
     shutil.copyfile(draft_module.__file__, folder / CODE)
 
 
+def read_config(folder: Path) -> Qwen3Config:
+    """The configuration of a published drafter.
+
+    Raises:
+        ValueError: it is not one of this model, or two readers would read two things in it.
+    """
+    fields = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    own = fields.get("dflash_config")
+    if not isinstance(own, dict):
+        raise ValueError("config.json has no dflash_config")
+    if other := [name for name in fields.get("architectures") or () if name != CLASS]:
+        raise ValueError(f"it is a {other[0]}, not a {CLASS}")
+    for name in ("mask_token_id", "target_layer_ids"):
+        if own.get(name) is None:
+            raise ValueError(f"dflash_config has no {name}")
+    for name, plain in PLAIN.items():
+        for value in (fields.get(name), own.get(name)):
+            if value is not None and value not in plain:
+                raise ValueError(f"its {name} is {json.dumps(value)}, which this model does not compute")
+    sizes = {value for value in (fields.get("block_size"), own.get("block_size")) if value is not None}
+    if len(sizes) != 1:
+        raise ValueError(f"block_size is given {'twice, differently' if sizes else 'nowhere'}")
+    fields["block_size"] = sizes.pop()
+    config = Qwen3Config.from_dict(fields)
+    if set(config.layer_types) != {FULL}:
+        raise ValueError("it has layers with sliding attention")
+    return config
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The drafter's tensors by their published names, as they lie in one file or in the shards of an index.
+
+    Raises:
+        ValueError: a shard lacks a tensor that the index says is in it.
+    """
+    if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():
+        tensors = load_file(folder / WEIGHTS)
+    else:
+        places: dict[str, str] = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        tensors = {}
+        for shard in sorted(set(places.values())):
+            tensors |= load_file(folder / shard)
+        if absent := sorted(places.keys() - tensors.keys()):
+            raise ValueError(f"{places[absent[0]]} lacks {absent[0]}, which the index says is in it")
+    named = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    return {name: tensor for name, tensor in named.items() if name not in NOT_THE_DRAFTERS}
+
+
 def load_draft(folder: Path) -> DFlashDraftModel:
     """A drafter from a folder in the published layout, in evaluation mode, in float32.
 
-    Either RoPE schema and either place of `block_size` will do.
-
     Raises:
-        CheckpointError: a file is missing or damaged, a tensor is missing, unknown or of another shape, or a layer
-            has sliding attention, which this model does not have.
+        CheckpointError: a file is missing or damaged, a tensor is missing, unknown or of another shape, or the drafter
+            is of another kind: with sliding attention, scaled logits or a selector of candidates, say.
     """
     try:
-        fields = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        fields.setdefault("block_size", fields["dflash_config"].get("block_size"))
-        config = Qwen3Config.from_dict(fields)
-        if set(config.layer_types) != {FULL}:
-            raise ValueError("it has layers with sliding attention")
-        model = DFlashDraftModel(config)
-        model.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()})
+        model = DFlashDraftModel(read_config(folder))
+        model.load_state_dict({name: tensor.float() for name, tensor in read_weights(folder).items()})
     except Exception as failure:  # safetensors and transformers' configurations have exception classes of their own
         raise CheckpointError(
             f"not a drafter that can be loaded ({type(failure).__name__}: {failure})", where=str(folder)

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from dflash.errors import CheckpointError
 from dflash.model.draft import DFlashDraftModel
-from dflash.model.layout import load_draft, write_layout
+from dflash.model.layout import PLAIN, load_draft, write_layout
 from tests.tiny import BLOCK, HIDDEN, new_draft
 
 CODE = Path(__file__).parents[2]
@@ -94,6 +95,8 @@ def test_a_scaled_rope_is_written_in_both_schemas(tmp_path: Path):
     fields = fields_of(tmp_path)
     assert fields["rope_scaling"] == fields["rope_parameters"] == scaled
     assert load_draft(tmp_path).config.rope_parameters == scaled
+    change(tmp_path, "rope_parameters")
+    assert load_draft(tmp_path).config.rope_parameters == scaled
 
 
 def test_the_weights_have_the_published_names_and_no_embedding_or_head(folder: Path):
@@ -138,20 +141,108 @@ def test_other_writers_schemas_are_read_and_both_are_written(folder: Path, rewri
     assert fields_of(folder) == complete
 
 
+def rewrite_tensors(folder: Path, rewrite: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    weights = folder / "model.safetensors"
+    save_file(rewrite(load_file(weights)), weights)
+
+
+def in_shards(folder: Path) -> None:
+    """Two files and an index, as `save_pretrained` leaves a large model."""
+    weights = folder / "model.safetensors"
+    tensors = load_file(weights)
+    weights.unlink()
+    places = {name: f"model-{1 + number % 2:05}-of-00002.safetensors" for number, name in enumerate(sorted(tensors))}
+    for shard in set(places.values()):
+        save_file({name: tensors[name] for name, place in places.items() if place == shard}, folder / shard)
+    index = {"metadata": {"total_size": 0}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def first_published(folder: Path) -> None:
+    """The fields of z-lab's first drafters, written by transformers 4.57."""
+    change(
+        folder,
+        "rope_parameters",
+        dflash_config={"mask_token_id": 260, "target_layer_ids": [1, 2, 3]},
+        dtype="bfloat16",
+        tie_word_embeddings=True,
+        transformers_version="4.57.3",
+    )
+
+
+def later_published(folder: Path) -> None:
+    """The fields of the drafters for Qwen3.5 and later."""
+    change(folder, "block_size", "rope_theta", "rope_scaling", dtype="bfloat16")
+
+
+def with_the_targets_own(folder: Path) -> None:
+    """A copy of the target's embedding and head, and of what rotary positions are made of."""
+    own = {name: torch.zeros(272, HIDDEN) for name in ("embed_tokens.weight", "lm_head.weight")}
+    rewrite_tensors(folder, lambda tensors: tensors | own | {"rotary_emb.inv_freq": torch.zeros(4)})
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "the first fields": first_published,
+    "the later fields": later_published,
+    "shards": in_shards,
+    "names below model": lambda folder: rewrite_tensors(
+        folder, lambda tensors: {f"model.{name}": tensor for name, tensor in tensors.items()}
+    ),
+    "the target's own tensors": with_the_targets_own,
+}
+
+
+def output(draft: DFlashDraftModel) -> Tensor:
+    """Draft hidden states of one block after five positions of context."""
+    generator = torch.Generator().manual_seed(7)
+    features = torch.randn(1, 5, 3 * HIDDEN, generator=generator)
+    block = torch.randn(1, BLOCK, HIDDEN, generator=generator)
+    positions = torch.arange(5 + BLOCK)[None]
+    return draft(block, positions[:, 5:], draft.extend(None, features, positions[:, :5]))
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@torch.no_grad()
+def test_what_others_publish_gives_the_same_output_to_the_last_bit(folder: Path, writer: str):
+    rewrite_tensors(folder, lambda tensors: {name: tensor.bfloat16() for name, tensor in tensors.items()})
+    rounded = new_draft(layers=2).float()
+    rounded.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()})
+    WRITERS[writer](folder)
+    assert torch.equal(output(load_draft(folder)), output(rounded))
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_drafter_that_computes_something_else_is_refused_by_the_field_that_says_so(folder: Path, name: str):
+    own = fields_of(folder)["dflash_config"]
+    (plain,) = PLAIN[name]
+    other = {bool: True, int: 30.0, str: "domino"}[type(plain)]
+    change(folder, **{name: plain}, dflash_config=own | {name: None})
+    assert load_draft(folder).block_size == BLOCK
+    for fields in ({name: other}, {"dflash_config": own | {name: other}}):
+        change(folder, name, "dflash_config", **{"dflash_config": own} | fields)
+        with pytest.raises(CheckpointError, match=f"its {name} is {json.dumps(other)}, which this model does not"):
+            load_draft(folder)
+
+
 def without_tensor(folder: Path) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    del tensors["layers.1.self_attn.k_norm.weight"]
-    save_file(tensors, folder / "model.safetensors")
+    def without(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        del tensors["layers.1.self_attn.k_norm.weight"]
+        return tensors
+
+    rewrite_tensors(folder, without)
 
 
-def with_tensor(folder: Path) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    save_file(tensors | {"embed_tokens.weight": torch.zeros(4, HIDDEN)}, folder / "model.safetensors")
+def with_shards_but(folder: Path) -> None:
+    in_shards(folder)
+    (folder / "model-00002-of-00002.safetensors").unlink()
 
 
-def with_other_shape(folder: Path) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    save_file(tensors | {"fc.weight": torch.zeros(HIDDEN, 2 * HIDDEN)}, folder / "model.safetensors")
+def with_a_shard_that_lacks(folder: Path) -> None:
+    in_shards(folder)
+    shard = folder / "model-00001-of-00002.safetensors"
+    tensors = load_file(shard)
+    del tensors["fc.weight"]
+    save_file(tensors, shard)
 
 
 def torn(folder: Path) -> None:
@@ -165,15 +256,42 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a torn config": (lambda folder: (folder / "config.json").write_text('{"a": '), "JSONDecodeError"),
     "a config that is a list": (lambda folder: (folder / "config.json").write_text("[]"), "list"),
     "a wrong type": (lambda folder: change(folder, hidden_size="large"), "hidden_size"),
-    "a plain Qwen3 config": (lambda folder: change(folder, "dflash_config"), "dflash_config"),
+    "a plain Qwen3 config": (lambda folder: change(folder, "dflash_config"), "config.json has no dflash_config"),
+    "another kind of drafter": (
+        lambda folder: change(folder, architectures=["DFlash2DraftModel"]),
+        "it is a DFlash2DraftModel, not a DFlashDraftModel",
+    ),
+    "no mask token": (
+        lambda folder: change(folder, dflash_config={"target_layer_ids": [1, 2, 3]}),
+        "dflash_config has no mask_token_id",
+    ),
+    "no captured layers": (
+        lambda folder: change(folder, dflash_config={"mask_token_id": 260}),
+        "dflash_config has no target_layer_ids",
+    ),
+    "two block sizes": (lambda folder: change(folder, block_size=8), "block_size is given twice, differently"),
+    "no block size": (
+        lambda folder: change(
+            folder, "block_size", dflash_config={"mask_token_id": 260, "target_layer_ids": [1, 2, 3]}
+        ),
+        "block_size is given nowhere",
+    ),
     "sliding layers": (
         lambda folder: change(folder, layer_types=["sliding_attention", "full_attention"]),
         "sliding attention",
     ),
     "torn weights": (torn, "incomplete"),
     "a missing tensor": (without_tensor, "layers.1.self_attn.k_norm.weight"),
-    "a tensor too many": (with_tensor, "embed_tokens.weight"),
-    "another shape": (with_other_shape, "fc.weight"),
+    "a tensor too many": (
+        lambda folder: rewrite_tensors(folder, lambda tensors: tensors | {"layers.0.attention_conv": torch.zeros(4)}),
+        "layers.0.attention_conv",
+    ),
+    "another shape": (
+        lambda folder: rewrite_tensors(folder, lambda tensors: tensors | {"fc.weight": torch.zeros(HIDDEN, HIDDEN)}),
+        "fc.weight",
+    ),
+    "a missing shard": (with_shards_but, "No such file"),
+    "a shard without a tensor": (with_a_shard_that_lacks, "00001-of-00002.safetensors lacks fc.weight"),
 }
 
 
