@@ -146,7 +146,8 @@ def _first_step_s(target: Path, out: Path, cache: Path) -> float:
 
 def on_gpus(root: Path) -> dict[str, float]:
     """The same starts in the shapes of the paper's drafter for a target of 8 billion parameters, on two GPUs, until
-    every worker could take its first step: three buckets, block 16, 512 anchors, float32, weights that are nothing."""
+    every worker could take its first step: three buckets, two rows, block 16, 512 anchors, bfloat16, weights that are
+    nothing."""
     target = Qwen3Config(
         vocab_size=151_936,
         hidden_size=4096,
@@ -158,7 +159,7 @@ def on_gpus(root: Path) -> dict[str, float]:
         max_position_embeddings=40_960,
     )
     draft = DraftConfig(layers=5, features=5, block=16, mask_token_id=151_669)
-    train = TrainConfig(draft=draft, topology=Topology(1, 1), rows=1, anchors=512, device="cuda")
+    train = TrainConfig(draft=draft, topology=Topology(1, 1), rows=2, anchors=512, dtype="bfloat16", device="cuda")
     graphs = GraphSet.of(train, target, [1024, 2048, 3072])
     cache, vault = root / "gpu-inductor", Vault(root / "gpu-vault", root / "secret" / "key")
     _say("a cold start on GPUs")

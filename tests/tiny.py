@@ -9,6 +9,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from dflash.compilation.gate import CompileGate
 from dflash.model.bytelevel import END, MASK_ID, PAD, VOCABULARY, byte_tokenizer
 from dflash.model.draft import DFlashDraftModel
+from dflash.model.weights import weights_of
 from dflash.training.batches import MicroBatch
 from dflash.training.config import DraftConfig
 from dflash.training.drafts import draft_config
@@ -105,6 +106,6 @@ def draft_eagerly(
     """The training's forward pass, not compiled."""
     gate = CompileGate(enabled=False)
     embedding, head = target.get_input_embeddings().weight, target.get_output_embeddings().weight
-    drafting = Drafting(draft, embedding, head, Regions(gate))
+    drafting = Drafting(draft, weights_of(draft), embedding, head, Regions(gate, draft.config))
     with gate.turn():
         return drafting(batch, features, wanted)

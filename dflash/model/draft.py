@@ -11,7 +11,7 @@ block alone. The token embedding and the LM head are the target's, frozen, and n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import torch
@@ -130,6 +130,15 @@ class DFlashDraftModel(Qwen3PreTrainedModel):  # type: ignore[misc]  # transform
         self.norm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary_emb = Qwen3RotaryEmbedding(config)
         self.post_init()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DFlashDraftModel:
+        """Move or convert all but RoPE's frequencies, which stay float32: in bfloat16 they would be others, and the
+        further into a text, the more (0.3162 becomes 0.3164)."""
+        frequencies = self.rotary_emb.inv_freq
+        super()._apply(fn, recurse)
+        if not frequencies.is_meta:
+            self.rotary_emb.inv_freq = frequencies.to(self.rotary_emb.inv_freq.device)
+        return self
 
     def fuse(self, features: Tensor) -> Tensor:
         """Captured features (B, S, K * H) -> the context shared by all layers (B, S, H)."""

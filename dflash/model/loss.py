@@ -1,4 +1,4 @@
-"""The decay-weighted cross-entropy of a drafted block, and what it says about acceptance.
+"""What a drafted block is to say, how much each slot weighs, and what right slots mean for acceptance.
 
 Slot k of a block predicts the token at row position anchor + k; slot 0 is the anchor itself and is not trained.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 
 def slot_decay(block: int, gamma: float) -> Tensor:
@@ -35,18 +34,6 @@ def labels_of(
         & trainable.gather(1, inside).view(shape)
     )
     return tokens.gather(1, inside).view(shape), valid
-
-
-def block_loss(hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The weighted sum of cross-entropies, a scalar, and whether each slot's best token was right (N, slots).
-
-    `hidden` (N, block, H) are the drafted states of N anchors, `head` (V, H) the target's LM head, `labels` and
-    `weights` (N, block - 1). Weights hold the decay, and 0 where a slot is not valid; the caller divides by the
-    weights' sum over all ranks, so that the loss of a step does not depend on how its rows were dealt.
-    """
-    logits = (hidden[:, 1:] @ head.T).float()
-    losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(weights)
-    return (losses * weights).sum(), logits.argmax(-1) == labels
 
 
 def accepted(correct: Tensor, valid: Tensor) -> Tensor:

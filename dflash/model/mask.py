@@ -1,45 +1,52 @@
 """Which key a drafted token may look at: the one definition both attention backends are built from.
 
 A row holds S context tokens, packed from several documents, and A blocks of `block` drafted tokens. Queries are
-the drafted tokens (A * block of them), keys are [S context | A * block drafted]. A query sees
+the drafted tokens (Q = A * block of them), keys are [S context | Q drafted]. A query sees
 
 * context of its own document, strictly before its anchor (the anchor's hidden state is not there at inference),
 * its own block, in both directions,
 * nothing else. The block of an unused anchor slot sees only itself: a row of the mask that is False everywhere
   turns a softmax into NaN.
+
+A document is contiguous in its row, so the context that a query sees is one range of positions.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-def visible(query: Tensor, key: Tensor, *, anchors: Tensor, documents: Tensor, block: int) -> Tensor:
-    """Whether drafted token `query` sees `key`; index tensors that broadcast against each other.
+class Ranges(NamedTuple):
+    """The context that each query sees: positions `start <= key < limit`, both int32 (B, Q)."""
 
-    `anchors` (A,) are row positions, -1 for an unused slot; `documents` (S,) are document ids, -1 for padding.
-    """
-    length = documents.shape[0]
-    slot = query // block
-    anchor = anchors[slot]
-    column = key.clamp(max=length - 1)
-    same_document = documents[column] == documents[anchor.clamp(min=0)]
-    context = (key < length) & (column < anchor) & same_document
-    own_block = (key >= length) & ((key - length) // block == slot)
-    return context | own_block
+    start: Tensor
+    limit: Tensor
 
 
-def dense_mask(anchors: Tensor, documents: Tensor, block: int) -> Tensor:
-    """The mask written out: bool (B, 1, A * block, S + A * block) from `anchors` (B, A), `documents` (B, S)."""
-    drafted = anchors.shape[1] * block
-    query = torch.arange(drafted, device=anchors.device)[:, None]
-    key = torch.arange(documents.shape[1] + drafted, device=anchors.device)[None, :]
-    rows = [
-        visible(query, key, anchors=row_anchors, documents=row_documents, block=block)
-        for row_anchors, row_documents in zip(anchors, documents, strict=True)
-    ]
-    return torch.stack(rows)[:, None]
+def context_ranges(anchors: Tensor, positions: Tensor, block: int) -> Ranges:
+    """Ranges of all queries, from `anchors` (B, A), -1 for an unused slot, and `positions` (B, S) inside documents."""
+    used = anchors.clamp(min=0)
+    start = (used - positions.gather(1, used)).masked_fill(anchors < 0, 0)
+    return Ranges(*(bound.int().repeat_interleave(block, dim=1) for bound in (start, used)))
+
+
+def visible(query: Tensor, key: Tensor, start: Tensor, limit: Tensor, *, length: int, block: int) -> Tensor:
+    """Whether drafted token `query`, whose range is [start, limit), sees `key`; tensors that broadcast."""
+    context = (key >= start) & (key < limit)
+    own_block = (key - length) // block == query // block
+    return torch.where(key < length, context, own_block)
+
+
+def dense_mask(ranges: Ranges, length: int, block: int) -> Tensor:
+    """The mask written out: bool (B, 1, Q, S + Q), S = `length`."""
+    drafted = ranges.start.shape[1]
+    query = torch.arange(drafted, device=ranges.start.device)[:, None]
+    key = torch.arange(length + drafted, device=ranges.start.device)
+    bounds = (bound[:, None, :, None] for bound in ranges)
+    return visible(query, key, *bounds, length=length, block=block)
 
 
 def document_mask(documents: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,23 @@ def blank_target(config: PretrainedConfig, device: torch.device, dtype: torch.dt
     return model.requires_grad_(False).eval()
 
 
+class Ends(NamedTuple):
+    """What a drafter takes over from its target, frozen: token embedding and LM head, both (V, H)."""
+
+    embedding: Tensor
+    head: Tensor
+
+    @staticmethod
+    def of(target: PreTrainedModel) -> Ends:
+        """Those of `target`, detached: a parameter and a tensor are two graphs."""
+        return Ends(target.get_input_embeddings().weight.detach(), target.get_output_embeddings().weight.detach())
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Ends:
+        """The same on `device`; one tensor where the two are one."""
+        embedding = self.embedding.to(device, dtype)
+        return Ends(embedding, embedding if self.head is self.embedding else self.head.to(device, dtype))
+
+
 class Capture:
     """The part of a target that a target worker runs: embedding and layers up to the last captured one."""
 
@@ -80,6 +98,12 @@ class Capture:
         self._rotary = model.model.rotary_emb
         self._layers = list(model.model.layers)[: max(layer_ids) + 1]
         self._run = layer
+
+    def to(self, device: torch.device) -> Capture:
+        """Move this part, and nothing else of the target, to `device`."""
+        for module in (self._embed, self._rotary, *self._layers):
+            module.to(device)
+        return self
 
     @torch.no_grad()
     def features(self, tokens: Tensor, positions: Tensor, documents: Tensor) -> Tensor:

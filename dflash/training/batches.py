@@ -13,6 +13,14 @@ from dflash.errors import DataError
 from dflash.training.packing import Rows
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """`tensor` on `device`, without waiting for what the device still has to do: memory that could be swapped out is
+    copied only then, so it is put into memory that can not be."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """One micro-batch: tokens, documents, positions, trainable (R, S) and sorted anchors (R, A), -1 when unused."""
@@ -27,7 +35,7 @@ class MicroBatch:
     def to(self, device: torch.device) -> MicroBatch:
         """The same micro-batch on `device`."""
         tensors = (self.tokens, self.documents, self.positions, self.trainable, self.anchors)
-        return MicroBatch(self.index, *(tensor.to(device, non_blocking=True) for tensor in tensors))
+        return MicroBatch(self.index, *(sent(tensor, device) for tensor in tensors))
 
 
 def anchor_candidates(trainable: Tensor, documents: Tensor) -> Tensor:
@@ -83,6 +91,12 @@ class Batches:
             trainable,
             draw_anchors(anchor_candidates(trainable, documents), self._anchors, generator),
         )
+
+    def describe(self, index: int) -> str:
+        """Which rows micro-batch `index` is made of, in words."""
+        epoch, place = divmod(index, self.per_epoch)
+        bucket, chosen = self._deal(epoch)[place]
+        return f"rows {', '.join(map(str, chosen.tolist()))} of bucket {bucket}"
 
     def _deal(self, epoch: int) -> list[tuple[int, Tensor]]:
         if self._epoch is None or self._epoch[0] != epoch:

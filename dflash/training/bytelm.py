@@ -21,7 +21,7 @@ from dflash.progress import Progress
 from dflash.training import corpus
 from dflash.training.checkpoints import Checkpoints, optimizer_tensors, restore_optimizer
 from dflash.training.config import OptimizerConfig, TargetConfig
-from dflash.training.optimizer import clip, rate, set_rate
+from dflash.training.optimizer import rate, set_rate
 
 
 def model_config(config: TargetConfig, tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
@@ -115,7 +115,7 @@ def train_target(config: TargetConfig, out: Path, progress: Progress) -> dict[st
         set_rate(optimizers, rate(step, config.steps, schedule))
         loss = _loss(model, rows)
         loss.backward()
-        clip(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()

@@ -58,8 +58,7 @@ class ThreadGroup:
             self._changed.notify_all()
         self._barrier.abort()
         for total in list(self._sums.values()):
-            total.added.abort()
-            total.taken.abort()
+            total.abort()
 
     def send(self, pair: tuple[int, int], tensor: Tensor) -> None:
         with self._changed:
@@ -98,20 +97,16 @@ class ThreadGroup:
 
 
 class _Sum:
-    """One group's all-reduce, used again and again: everyone brings a tensor, the sum is made once, in rank order."""
+    """One group's all-reduce, used again and again: everyone shows its tensor, and makes the sum of its own share."""
 
     def __init__(self, group: tuple[int, ...]) -> None:
         self.group = group
         self.parts: dict[int, Tensor] = {}
-        self.total = torch.empty(0)
-        self.added = threading.Barrier(len(group), action=self._add)
-        self.taken = threading.Barrier(len(group))
+        self.shown, self.added, self.taken = (threading.Barrier(len(group)) for _ in range(3))
 
-    def _add(self) -> None:
-        first, *others = (self.parts[rank] for rank in self.group)
-        self.total = first.clone()
-        for part in others:
-            self.total += part
+    def abort(self) -> None:
+        for barrier in (self.shown, self.added, self.taken):
+            barrier.abort()
 
 
 class ThreadCommunicator:
@@ -133,12 +128,23 @@ class ThreadCommunicator:
         return tensor
 
     def all_reduce(self, tensor: Tensor, group: Sequence[int]) -> None:
+        # Each rank adds up one share of the elements and then takes the others' shares, so that all links, or cores,
+        # are used. On GPUs nothing waits: copies between devices are ordered by the devices' own default streams.
         total = self._group.sum_of(tuple(group))
-        total.parts[self.rank] = tensor
+        total.parts[self.rank] = tensor.view(-1)
+        self._group.wait(total.shown)
+        mine = total.group.index(self.rank)
+        shares = {rank: part.tensor_split(len(group)) for rank, part in total.parts.items()}
+        first, *others = (shares[rank][mine].to(tensor.device) for rank in total.group)
+        added = first.clone()
+        for part in others:
+            added += part
+        shares[self.rank][mine].copy_(added)
         self._group.wait(total.added)
-        result = total.total
+        for place, rank in enumerate(total.group):
+            if rank != self.rank:
+                shares[self.rank][place].copy_(shares[rank][place])
         self._group.wait(total.taken)
-        tensor.copy_(result)
 
     def barrier(self) -> None:
         self._group.barrier()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -10,6 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 
 from dflash.compilation.gate import CompileGate, Graph
+from dflash.errors import UsageError
+from dflash.model.tiles import TILE
 from dflash.progress import Progress
 from dflash.training.checkpoints import Checkpoint
 from dflash.training.communicator import Aborted, ThreadGroup
@@ -17,7 +20,7 @@ from dflash.training.config import TrainConfig
 from dflash.training.drafts import draft_config
 from dflash.training.regions import Regions
 from dflash.training.sources import Models
-from dflash.training.workers import DrafterWorker, TargetWorker, device_of
+from dflash.training.workers import DrafterWorker, TargetWorker, device_of, dtype_of
 
 Worker = TargetWorker | DrafterWorker
 
@@ -46,12 +49,13 @@ class Crew:
         self.stopping = threading.Event()
         self.warm_seconds: dict[str, float] = {}
         self._models, self._buckets, self._in_turn = models, sorted(buckets), ""
+        _refuse_odd_lengths(config, self._buckets)
         self._gate = CompileGate(
             enabled=config.compile,
-            limit=config.topology.size * len(self._buckets) + 1,
+            limit=3 * config.topology.size * len(self._buckets) + 1,  # first, middle and last layer
             on_graph=lambda graph: on_graph(self._in_turn, graph),
         )
-        self._regions = Regions(self._gate)
+        self._regions = Regions(self._gate, self.draft_config)
         self._failures: list[BaseException] = []
 
     def run(
@@ -114,12 +118,13 @@ class Crew:
     def _worker(self, rank: int, saved: Checkpoint | None) -> Worker:
         comm = self.group.communicator(rank)
         device = device_of(rank, self.config)
-        target = self._models.target(device)
+        dtype = dtype_of(self.config)
         if rank < self.config.topology.targets:
             layer_ids = self.draft_config.dflash_config["target_layer_ids"]
+            target = self._models.target(device, dtype)
             return TargetWorker(comm, self.config, target, layer_ids, self._regions)
         draft = self._models.draft(self.draft_config, device)
-        worker = DrafterWorker(comm, self.config, target, draft, self._regions)
+        worker = DrafterWorker(comm, self.config, self._models.ends(device, dtype), draft, self._regions)
         if saved:
             worker.restore(saved)
         return worker
@@ -136,3 +141,20 @@ class Crew:
                 return
             except KeyboardInterrupt:
                 self.stopping.set()
+
+
+def _refuse_odd_lengths(config: TrainConfig, buckets: Sequence[int]) -> None:
+    """On GPUs attention goes by tiles, which rows and drafted tokens must fill up."""
+    if config.device != "cuda":
+        return
+    drafted = config.anchors * config.draft.block
+    if drafted % TILE:
+        raise UsageError(
+            f"{config.anchors} anchors of {config.draft.block} tokens are {drafted}, no multiple of {TILE}",
+            where="train.anchors",
+            cure=f"choose a multiple of {TILE // math.gcd(TILE, config.draft.block)}",
+        )
+    if odd := [length for length in buckets if length % TILE]:
+        raise UsageError(
+            f"rows of {odd[0]} tokens are no multiple of {TILE}", where="data.buckets", cure=f"use multiples of {TILE}"
+        )

@@ -3,7 +3,6 @@ without a coordinator, runs repeat, and a resumed run goes on as if it had not s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dflash.training.config import Topology
@@ -18,18 +17,15 @@ class Assignment:
     drafter: int
 
 
-def assignments(step: int, topology: Topology) -> list[Assignment]:
-    """The micro-batches of `step`, one a drafter; targets take turns over the whole training."""
-    first = step * topology.drafters
+def assignments(step: int, topology: Topology, accumulate: int = 1) -> list[Assignment]:
+    """The micro-batches of `step`, `accumulate` a drafter, in turns; targets take turns over the whole training."""
+    first = step * topology.drafters * accumulate
     return [
         Assignment(first + place, (first + place) % topology.targets, drafter)
-        for place, drafter in enumerate(topology.drafter_ranks)
+        for place, drafter in enumerate(topology.drafter_ranks * accumulate)
     ]
 
 
-def work_of(rank: int, topology: Topology, steps: range) -> Iterator[tuple[int, Assignment]]:
-    """The (step, assignment) pairs that concern a worker, in order."""
-    for step in steps:
-        for assignment in assignments(step, topology):
-            if rank in (assignment.target, assignment.drafter):
-                yield step, assignment
+def work_of(rank: int, step: int, topology: Topology, accumulate: int = 1) -> list[Assignment]:
+    """The micro-batches of `step` that concern a worker, in order."""
+    return [each for each in assignments(step, topology, accumulate) if rank in (each.target, each.drafter)]

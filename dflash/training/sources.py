@@ -9,7 +9,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel, Qwen3Config
 
 from dflash.model.draft import DFlashDraftModel
-from dflash.model.target import blank_target, load_target, target_config
+from dflash.model.target import Ends, blank_target, load_target, target_config
 from dflash.training.drafts import blank_draft, fresh_draft
 
 
@@ -18,8 +18,11 @@ class Models(Protocol):
 
     target_config: PretrainedConfig
 
-    def target(self, device: torch.device) -> PreTrainedModel:
+    def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
         """The target, for a worker on `device`."""
+
+    def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
+        """The target's embedding and LM head alone."""
 
     def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
         """The drafter at its beginning, the same for every worker."""
@@ -33,8 +36,11 @@ class Real:
         self.target_config = target_config(folder)
         self._folder, self._seed = folder, seed
 
-    def target(self, device: torch.device) -> PreTrainedModel:
-        return load_target(self._folder)
+    def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+        return load_target(self._folder, dtype)
+
+    def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
+        return Ends.of(load_target(self._folder, dtype))
 
     def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
         return fresh_draft(config, self._seed)
@@ -46,8 +52,14 @@ class Blank:
     def __init__(self, target: PretrainedConfig) -> None:
         self.target_config = target
 
-    def target(self, device: torch.device) -> PreTrainedModel:
-        return blank_target(self.target_config, device)
+    def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+        return blank_target(self.target_config, device, dtype)
+
+    def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
+        config = self.target_config
+        shape = (config.vocab_size, config.hidden_size)
+        embedding = torch.empty(shape, device=device, dtype=dtype)
+        return Ends(embedding, embedding if config.tie_word_embeddings else torch.empty_like(embedding))
 
     def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
         return blank_draft(config, device)

@@ -22,7 +22,7 @@ from dflash.training.crew import Crew, Worker
 from dflash.training.metrics import MetricLog
 from dflash.training.packing import Rows
 from dflash.training.sources import Real
-from dflash.training.workers import DrafterWorker, TargetWorker
+from dflash.training.workers import TargetWorker, dtype_of
 
 
 class Trainer:
@@ -70,19 +70,14 @@ class Trainer:
         lead = self.config.topology.drafter_ranks[0]
         begun = time.monotonic()
 
-        def finished(worker: DrafterWorker, step: int, figures: dict[str, Any]) -> None:
+        def report(step: int, figures: dict[str, Any]) -> None:
             seconds = time.monotonic() - begun
             figures["tokens_per_s"] = round(figures.pop("tokens") * (step - first) / seconds, 1)
             last.update(figures, step=step)
-            log.write({"step": step, **{k: v for k, v in figures.items() if k != "stop"}})
+            log.write({"step": step, **{k: v for k, v in figures.items() if k not in ("stop", "skipped")}})
+            if figures["skipped"]:
+                self.progress.note(f"train: step {step} was passed over: its loss or gradient was not finite")
             self.progress.update(step, self.config.steps, {k: figures[k] for k in SHOWN})
-            if step % self.config.checkpoint_every == 0 or step == self.config.steps or figures["stop"]:
-                checkpoints.save(
-                    step,
-                    {"optimizer": worker.optimizer_state()},
-                    {"config": asdict(self.config)},
-                    extra=lambda folder: write_layout(worker.draft, folder),
-                )
 
         def run(worker: Worker, rank: int) -> None:
             nonlocal begun
@@ -90,14 +85,20 @@ class Trainer:
             if isinstance(worker, TargetWorker):
                 worker.run(batches, first)
                 return
+
+            def save(step: int) -> None:
+                checkpoints.save(
+                    step,
+                    {"optimizer": worker.optimizer_state()},
+                    {"config": asdict(self.config)},
+                    extra=lambda folder: write_layout(worker.draft, folder),
+                )
+
             if rank == lead:
                 begun = time.monotonic()
-
-            def report(step: int, figures: dict[str, Any]) -> None:
-                if rank == lead:
-                    finished(worker, step, figures)
-
-            worker.run(batches, first, report, crew.stopping.is_set)
+                worker.run(batches, first, report, save, crew.stopping.is_set)
+            else:
+                worker.run(batches, first, _nothing, _nothing, crew.stopping.is_set)
             if last.get("stop"):
                 crew.group.abort()
 
@@ -111,7 +112,7 @@ class Trainer:
         if newest is None or newest.step != self.config.steps:
             raise CheckpointError("the last checkpoint can not be read back", where=str(checkpoints.folder))
         with whole_folder(out / "draft") as folder:
-            write_layout(load_draft(newest.folder), folder)
+            write_layout(load_draft(newest.folder).to(dtype_of(self.config)), folder)
         return {
             "resumed_at": first,
             "warm_s": {name: round(seconds, 2) for name, seconds in crew.warm_seconds.items()},
@@ -128,6 +129,10 @@ class Trainer:
                 where=str(saved.folder),
                 cure="train into another folder, or set those back",
             )
+
+
+def _nothing(*_: object) -> None:
+    """What a drafter that is not the first reports and saves."""
 
 
 def _let_compile(worker: str, graph: Graph) -> None:

@@ -13,15 +13,22 @@ from transformers import PreTrainedModel
 from dflash.errors import DFlashError, UsageError
 from dflash.model.draft import DFlashDraftModel
 from dflash.model.loss import slot_decay
-from dflash.model.target import Capture
-from dflash.training.batches import Batches, MicroBatch
-from dflash.training.checkpoints import Checkpoint, optimizer_tensors, restore_optimizer
+from dflash.model.target import Capture, Ends
+from dflash.model.weights import FlatWeights
+from dflash.training.batches import Batches, MicroBatch, sent
+from dflash.training.checkpoints import Checkpoint
 from dflash.training.communicator import Communicator
 from dflash.training.config import TrainConfig
-from dflash.training.metrics import Sums
-from dflash.training.optimizer import adamw, rate, set_rate
+from dflash.training.metrics import Reading, Sums
+from dflash.training.optimizer import AdamW
 from dflash.training.regions import Drafting, Regions, labels
 from dflash.training.schedule import work_of
+
+
+def dtype_of(config: TrainConfig) -> torch.dtype:
+    """The dtype of weights and states, of target and drafter."""
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    return dtype
 
 
 def device_of(rank: int, config: TrainConfig) -> torch.device:
@@ -69,7 +76,7 @@ class TargetWorker:
     ) -> None:
         self._comm, self._config = comm, config
         self._device = device_of(comm.rank, config)
-        self._capture = Capture(target.to(self._device), layer_ids, regions.target_layer)
+        self._capture = Capture(target, layer_ids, regions.target_layer).to(self._device)
 
     def warm(self, buckets: Iterable[int]) -> None:
         """Run every graph of this role once, on every bucket."""
@@ -78,105 +85,140 @@ class TargetWorker:
 
     def run(self, batches: Batches, first: int) -> None:
         """Make the features of all steps from `first` on, as far ahead as the prefetch depth lets."""
-        steps = range(first, self._config.steps)
-        for _, assignment in work_of(self._comm.rank, self._config.topology, steps):
-            self._comm.send(self._features(batches[assignment.index]), assignment.drafter)
+        config = self._config
+        for step in range(first, config.steps):
+            for work in work_of(self._comm.rank, step, config.topology, config.accumulate):
+                self._comm.send(self._features(batches[work.index]), work.drafter)
 
     def _features(self, batch: MicroBatch) -> Tensor:
         here = batch.to(self._device)
         return self._capture.features(here.tokens, here.positions, here.documents)
 
 
+class Step:
+    """A finished step whose figures may still be on their way."""
+
+    def __init__(self, number: int, figures: Tensor, norm: Tensor, lr: float) -> None:
+        """`number` counts from 1; `figures` are summed over ranks, `norm` is the gradient's."""
+        self.number, self._lr = number, lr
+        self._reading = Reading(torch.cat((figures, norm.double()[None])))
+
+    def read(self, sums: Sums) -> dict[str, Any]:
+        """Its figures, once they are there."""
+        read = self._reading.wait()
+        return {**sums.read(read[:-1]), "grad_norm": float(read[-1]), "lr": self._lr}
+
+
 class DrafterWorker:
     """Trains one replica of the drafter. Replicas start equal, add up their gradients, and so stay equal."""
 
     def __init__(
-        self,
-        comm: Communicator,
-        config: TrainConfig,
-        target: PreTrainedModel,
-        draft: DFlashDraftModel,
-        regions: Regions,
+        self, comm: Communicator, config: TrainConfig, ends: Ends, draft: DFlashDraftModel, regions: Regions
     ) -> None:
+        """`ends` are the target's, and with `draft` may be anywhere and of any dtype."""
         self._comm, self._config = comm, config
-        self._device = device_of(comm.rank, config)
-        self.draft = draft.to(self._device)
-        # Detached: a parameter and a tensor are two graphs, and only what moves to another device becomes a tensor.
-        embedding = target.get_input_embeddings().weight.detach().to(self._device)
-        head = target.get_output_embeddings().weight.detach().to(self._device)
-        self._drafting = Drafting(draft, embedding, head, regions)
-        self._decay = slot_decay(config.draft.block, config.decay).to(self._device)
-        self._sums = Sums(config.draft.block)
+        self._device, self._dtype = device_of(comm.rank, config), dtype_of(config)
+        self.draft = draft.to(self._device, self._dtype)
+        ends = ends.to(self._device, self._dtype)
+        # Micro-batches of one step add up in float32.
+        self._flat = FlatWeights(draft, torch.float32 if config.accumulate > 1 else None)
+        self._drafting = Drafting(draft, self._flat.weights, ends.embedding, ends.head, regions)
+        self._decay = slot_decay(config.draft.block, config.decay)
+        self._group = config.topology.drafter_ranks
+        self._place = self._group.index(comm.rank)
+        self._sums = Sums(config.draft.block, len(self._group))
         self._width = len(draft.target_layer_ids) * draft.config.hidden_size
-        self._dtype = embedding.dtype
-        parameters = list(draft.parameters())
-        self.optimizer = adamw(parameters, config.optimizer)
-        # All gradients are views of one vector: backward fills it, one all-reduce adds it up, one norm clips it.
-        self._gradients = torch.zeros(sum(p.numel() for p in parameters), dtype=self._dtype, device=self._device)
-        for parameter, view in zip(parameters, self._gradients.split([p.numel() for p in parameters]), strict=True):
-            parameter.grad = view.view_as(parameter)
+        self._optimizer = AdamW(self._flat, config.optimizer, regions.update, steps=config.steps)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take over a checkpoint's weights and optimizer state."""
         self.draft.load_state_dict(checkpoint.tensors("model"))
-        restore_optimizer(self.optimizer, self.draft.named_parameters(), checkpoint.tensors("optimizer"))
+        self._optimizer.restore(checkpoint.tensors("optimizer"))
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """The optimizer's state as named tensors."""
-        names = {parameter: name for name, parameter in self.draft.named_parameters()}
-        return optimizer_tensors(self.optimizer, names)
+        return self._optimizer.tensors()
 
     def warm(self, buckets: Iterable[int]) -> None:
-        """Run every graph of this role once, forward and backward, on every bucket; leaves no gradient behind."""
+        """Run every graph of this role once, forward and backward, on every bucket."""
         for length in buckets:
-            batch = sample_batch(self._config, length).to(self._device)
+            batch = sample_batch(self._config, length)
             shape = (self._config.rows, length, self._width)
             features = torch.zeros(shape, dtype=self._dtype, device=self._device)
-            self._drafting(batch, features, labels(batch, self._decay)).loss.backward()
-        self._gradients.zero_()
+            wanted = labels(batch, self._decay).to(self._device)
+            self._drafting(batch.to(self._device), features, wanted).loss.backward()
+        self._optimizer.warm()
 
     def run(
         self,
         batches: Batches,
         first: int,
-        finished: Callable[[int, dict[str, Any]], None],
+        report: Callable[[int, dict[str, Any]], None],
+        save: Callable[[int], None],
         stopping: Callable[[], bool],
     ) -> None:
-        """Train from step `first` on, calling `finished(steps done, figures)` after each step.
+        """Train from step `first` on. `report(steps done, figures)` is told of each step, one step late, so that the
+        device is never waited for; `save(steps done)` is called where a checkpoint is due, everything reported.
 
-        `stopping` is asked on every rank; as soon as one rank says yes, all end after the same step.
+        `stopping` is asked on every rank; one step after any rank says yes, all end.
+
+        Raises:
+            DFlashError: a loss or gradient was not finite, and the configuration says to stop then.
         """
-        topology = self._config.topology
-        for step, assignment in work_of(self._comm.rank, topology, range(first, self._config.steps)):
-            batch = batches[assignment.index].to(self._device)
-            wanted = labels(batch, self._decay)
-            weight = wanted.weights.sum().double()
-            self._comm.all_reduce(weight, topology.drafter_ranks)
-            shape = (*batch.tokens.shape, self._width)
-            features = self._comm.receive(assignment.target, shape, self._dtype).to(self._device)
-            outcome = self._drafting(batch, features, wanted)
-            (outcome.loss / weight.clamp(min=1e-12).to(outcome.loss.dtype)).backward()
-            sums = self._sums.of(outcome, wanted, batch.tokens.numel(), stop=stopping())
-            self._comm.all_reduce(sums, topology.drafter_ranks)
-            figures = self._sums.read(sums, float(weight))
-            figures |= self._update(step, batch)
-            finished(step + 1, figures)
-            if figures["stop"]:
+        config = self._config
+        before: Step | None = None
+        for step in range(first, config.steps):
+            now = self._step(step, batches, stop=stopping())
+            end = before is not None and self._report(before, batches, report)
+            before = now
+            if end or now.number % config.checkpoint_every == 0 or now.number == config.steps:
+                end = self._report(now, batches, report) or end
+                before = None
+                save(now.number)
+            if end:
                 return
 
-    def _update(self, step: int, batch: MicroBatch) -> dict[str, float]:
-        self._comm.all_reduce(self._gradients, self._config.topology.drafter_ranks)
-        norm = float(self._gradients.norm())
-        if not norm < float("inf"):
-            raise DFlashError(
-                f"the gradient is not finite at step {step + 1} on worker {self._comm.rank}, micro-batch {batch.index}",
-                cure="lower train.optimizer.lr, or look at the rows of that micro-batch",
-            )
-        limit = self._config.optimizer.clip
-        if norm > limit:
-            self._gradients.mul_(limit / norm)
-        lr = rate(step, self._config.steps, self._config.optimizer)
-        set_rate([self.optimizer], lr)
-        self.optimizer.step()
-        self._gradients.zero_()
-        return {"grad_norm": norm, "lr": lr}
+    def _step(self, step: int, batches: Batches, *, stop: bool) -> Step:
+        config = self._config
+        mine = work_of(self._comm.rank, step, config.topology, config.accumulate)
+        work = [(each, batches[each.index]) for each in mine]
+        asked = [labels(batch, self._decay) for _, batch in work]
+        weight = sent(torch.stack([each.weights.sum(dtype=torch.double) for each in asked]).sum(), self._device)
+        self._comm.all_reduce(weight, self._group)
+        scale = 1 / weight.clamp(min=1e-12).float()
+        self._flat.begin_step()
+        figures = torch.zeros(self._sums.size, dtype=torch.double, device=self._device)
+        for (assignment, batch), wanted in zip(work, asked, strict=True):
+            here, wanted = batch.to(self._device), wanted.to(self._device).scaled(scale)
+            shape = (*batch.tokens.shape, self._width)
+            features = self._comm.receive(assignment.target, shape, self._dtype).to(self._device)
+            outcome = self._drafting(here, features, wanted)
+            outcome.loss.backward()
+            figures += self._sums.of(outcome, wanted, batch.tokens.numel(), drafter=self._place, stop=stop)
+        self._comm.all_reduce(figures, self._group)
+        self._comm.all_reduce(self._flat.gradients, self._group)
+        norm = torch.linalg.vector_norm(self._flat.gradients, dtype=torch.float32)
+        return Step(step + 1, figures, norm, self._optimizer.step(step, norm))
+
+    def _report(self, step: Step, batches: Batches, report: Callable[[int, dict[str, Any]], None]) -> bool:
+        """Report `step`; whether somebody wishes to stop."""
+        figures = step.read(self._sums)
+        places, config = figures.pop("not_finite"), self._config
+        figures["skipped"] = bool(places) or not figures["grad_norm"] < float("inf")
+        if figures["skipped"] and config.not_finite == "stop":
+            raise self._fault(step.number, places, batches)
+        report(step.number, figures)
+        return bool(figures["stop"])
+
+    def _fault(self, number: int, places: list[int], batches: Batches) -> DFlashError:
+        config = self._config
+        drafters = [self._group[place] for place in places] or list(self._group)
+        rows = [
+            f"worker {rank}: {batches.describe(each.index)}"
+            for rank in drafters
+            for each in work_of(rank, number - 1, config.topology, config.accumulate)
+        ]
+        return DFlashError(
+            f"the {'loss' if places else 'gradient'} is not finite at step {number} ({'; '.join(rows)})",
+            cure="look at those rows, lower train.optimizer.lr, or pass such steps over with train.not_finite=skip",
+        )

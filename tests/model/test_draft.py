@@ -41,7 +41,7 @@ class Scene:
         weight x -log p, so this is its gradient by the weights."""
         wanted = self.wanted()
         weights = wanted.weights.double().requires_grad_()
-        asked = Labels(wanted.tokens, wanted.valid, weights)
+        asked = replace(wanted, weights=weights)
         features = self.features if features is None else features
         loss = draft_eagerly(self.draft, self.target, batch or self.batch, features, asked).loss
         (found,) = torch.autograd.grad(loss, weights)
@@ -127,7 +127,7 @@ def test_right_and_accepted_tokens_are_counted_as_one_would_by_hand(scene: Scene
         said[block.slot] = block.logits.argmax(-1)[1:]
     spoken = said.clone()
     said.view(-1)[::7] += 1
-    relabelled = Labels(said.flatten(0, 1), wanted.valid, wanted.weights)
+    relabelled = replace(wanted, tokens=said.flatten(0, 1))
     outcome = draft_eagerly(scene.draft, scene.target, scene.batch, scene.features, relabelled)
     valid, correct = (each.view(said.shape) for each in (wanted.valid, outcome.correct))
     for block in slow:
@@ -259,3 +259,12 @@ def test_captured_layers_are_equally_spaced(layers: int, count: int, ids: list[i
 def test_a_target_with_too_few_layers_is_refused(layers: int, count: int):
     with pytest.raises(ValueError, match=f"{layers} layers has no {count} different"):
         capture_layers(layers, count)
+
+
+def test_in_bfloat16_positions_are_turned_by_the_same_angles():
+    draft = new_draft().float()
+    exact = draft.rotary_emb.inv_freq.clone()
+    draft.to(torch.bfloat16)
+    assert draft.fc.weight.dtype == torch.bfloat16
+    assert torch.equal(draft.rotary_emb.inv_freq, exact)
+    assert not torch.equal(exact.bfloat16().float(), exact)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dflash.model.mask import dense_mask, document_mask
+from dflash.model.mask import context_ranges, dense_mask, document_mask
 
 CONTEXT, OWN_BLOCK = "context before the anchor", "its own block"
 SEEN = {CONTEXT, OWN_BLOCK}
@@ -41,6 +41,16 @@ def by_loop(anchors: list[int], documents: list[int], block: int, seen: Collecti
     return torch.tensor(rows)
 
 
+def positions_in(documents: list[int]) -> list[int]:
+    """Each token's place in its document; 0 in the padding."""
+    return [place - documents.index(each) if each >= 0 else 0 for place, each in enumerate(documents)]
+
+
+def mask_of(anchors: list[list[int]], documents: list[list[int]], block: int) -> Tensor:
+    positions = torch.tensor([positions_in(row) for row in documents])
+    return dense_mask(context_ranges(torch.tensor(anchors), positions, block), len(documents[0]), block)
+
+
 @st.composite
 def packed_rows(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]], int]:
     """Anchors (B, A) and document ids (B, S) of rows as packing and drawing make them, and a block size."""
@@ -63,7 +73,7 @@ def test_a_drafted_token_sees_context_before_its_anchor_and_its_own_block_only(
     rows: tuple[list[list[int]], list[list[int]], int],
 ):
     anchors, documents, block = rows
-    mask = dense_mask(torch.tensor(anchors), torch.tensor(documents), block)
+    mask = mask_of(anchors, documents, block)
     drafted = len(anchors[0]) * block
     assert mask.shape == (len(anchors), 1, drafted, len(documents[0]) + drafted)
     for row in range(len(anchors)):
@@ -84,7 +94,7 @@ def test_the_example_has_every_kind_of_key():
 
 @pytest.mark.parametrize("leak", sorted(KINDS - SEEN))
 def test_nothing_is_visible_of(leak: str):
-    mask = dense_mask(torch.tensor([ANCHORS]), torch.tensor([DOCUMENTS]), 3)[0, 0]
+    mask = mask_of([ANCHORS], [DOCUMENTS], 3)[0, 0]
     leaking = by_loop(ANCHORS, DOCUMENTS, 3, {leak})
     assert leaking.any()
     assert not (mask & leaking).any()
@@ -92,20 +102,20 @@ def test_nothing_is_visible_of(leak: str):
 
 @pytest.mark.parametrize("part", sorted(SEEN))
 def test_everything_is_visible_of(part: str):
-    mask = dense_mask(torch.tensor([ANCHORS]), torch.tensor([DOCUMENTS]), 3)[0, 0]
+    mask = mask_of([ANCHORS], [DOCUMENTS], 3)[0, 0]
     wanted = by_loop(ANCHORS, DOCUMENTS, 3, {part})
     assert wanted.any()
     assert torch.equal(mask & wanted, wanted)
 
 
 def test_the_first_and_the_last_slot_of_a_block_see_each_other():
-    mask = dense_mask(torch.tensor([[3]]), torch.tensor([[0] * 6]), 4)[0, 0]
+    mask = mask_of([[3]], [[0] * 6], 4)[0, 0]
     assert mask[0, 6 + 3]
     assert mask[3, 6 + 0]
 
 
 def test_a_block_at_the_first_token_sees_no_context():
-    mask = dense_mask(torch.tensor([[0]]), torch.tensor([[0] * 6]), 4)[0, 0]
+    mask = mask_of([[0]], [[0] * 6], 4)[0, 0]
     assert not mask[:, :6].any()
 
 

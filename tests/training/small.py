@@ -62,9 +62,15 @@ class Watching:
         self.notes.append(message)
 
 
-def train(target: Path, out: Path, watching: Watching | None = None, **changes: Any) -> dict[str, Any]:
-    """Train in this process, with `CONFIG` changed by `changes`."""
-    return Trainer(replace(CONFIG, **changes), target, rows(), watching or Watching()).train(out)
+def train(
+    target: Path,
+    out: Path,
+    watching: Watching | None = None,
+    packed: Mapping[int, Rows] | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Train in this process on `packed` (`rows()`), with `CONFIG` changed by `changes`."""
+    return Trainer(replace(CONFIG, **changes), target, packed or rows(), watching or Watching()).train(out)
 
 
 def main() -> int:

@@ -11,6 +11,11 @@ from hypothesis import strategies as st
 from dflash.training.config import Topology
 from dflash.training.schedule import Assignment, assignments, work_of
 
+
+def pairs_of(rank: int, topology: Topology, steps: range, accumulate: int = 1) -> list[tuple[int, Assignment]]:
+    return [(step, each) for step in steps for each in work_of(rank, step, topology, accumulate)]
+
+
 topologies = st.builds(Topology, targets=st.integers(1, 6), drafters=st.integers(1, 6))
 EIGHT = Topology(5, 3)
 
@@ -29,10 +34,15 @@ def test_every_drafter_trains_on_one_micro_batch_a_step_made_by_a_target(topolog
     assert all(each.target in range(topology.targets) for each in made)
 
 
-@given(topologies, st.integers(1, 60))
-def test_all_micro_batches_come_once_and_in_order(topology: Topology, steps: int):
-    made = [each.index for step in range(steps) for each in assignments(step, topology)]
-    assert made == list(range(steps * topology.drafters))
+@given(topologies, st.integers(1, 60), st.integers(1, 4))
+def test_all_micro_batches_come_once_and_in_order(topology: Topology, steps: int, accumulate: int):
+    made = [each.index for step in range(steps) for each in assignments(step, topology, accumulate)]
+    assert made == list(range(steps * topology.drafters * accumulate))
+
+
+def test_accumulated_micro_batches_go_round_the_drafters():
+    made = assignments(0, Topology(2, 2), accumulate=2)
+    assert [(each.index, each.target, each.drafter) for each in made] == [(0, 0, 2), (1, 1, 3), (2, 0, 2), (3, 1, 3)]
 
 
 @given(topologies, st.integers(1, 60))
@@ -42,21 +52,23 @@ def test_targets_have_the_same_work_within_one_micro_batch(topology: Topology, s
     assert max(counts) - min(counts) <= 1
 
 
-@given(topologies, st.integers(0, 20), st.integers(1, 20))
-def test_what_one_rank_sends_to_another_is_received_there_in_the_same_order(topology: Topology, first: int, more: int):
+@given(topologies, st.integers(0, 20), st.integers(1, 20), st.integers(1, 3))
+def test_what_one_rank_sends_to_another_is_received_there_in_the_same_order(
+    topology: Topology, first: int, more: int, accumulate: int
+):
     steps = range(first, first + more)
     for target in range(topology.targets):
         for drafter in topology.drafter_ranks:
-            sent = [pair for pair in work_of(target, topology, steps) if pair[1].drafter == drafter]
-            received = [pair for pair in work_of(drafter, topology, steps) if pair[1].target == target]
+            sent = [pair for pair in pairs_of(target, topology, steps, accumulate) if pair[1].drafter == drafter]
+            received = [pair for pair in pairs_of(drafter, topology, steps, accumulate) if pair[1].target == target]
             assert sent == received
 
 
 @given(topologies, st.integers(0, 20), st.integers(1, 20))
 def test_a_resumed_training_does_the_rest_of_an_uninterrupted_one(topology: Topology, first: int, more: int):
     for rank in range(topology.size):
-        whole = list(work_of(rank, topology, range(first + more)))
-        rest = list(work_of(rank, topology, range(first, first + more)))
+        whole = list(pairs_of(rank, topology, range(first + more)))
+        rest = list(pairs_of(rank, topology, range(first, first + more)))
         assert rest == [pair for pair in whole if pair[0] >= first]
         assert all(rank in (each.target, each.drafter) for _, each in rest)
 
@@ -66,7 +78,7 @@ def test_ranks_that_wait_for_each_other_in_turn_come_to_the_end(topology: Topolo
     """Each rank does its work in order; a send waits while `prefetch` are not received, and a step ends when all
     drafters have received: no rank waits for ever."""
     steps = 2 * topology.targets + 1
-    todo = {rank: list(work_of(rank, topology, range(steps))) for rank in range(topology.size)}
+    todo = {rank: list(pairs_of(rank, topology, range(steps))) for rank in range(topology.size)}
     in_flight: Counter[tuple[int, int]] = Counter()
     moved = True
     while moved:

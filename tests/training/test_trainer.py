@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dflash.errors import CheckpointError, UsageError
+from dflash.errors import CheckpointError, DFlashError, UsageError
 from dflash.model.layout import load_draft
 from dflash.training.config import DraftConfig, Topology, TrainConfig
 from dflash.training.metrics import read_metrics
@@ -173,7 +174,7 @@ def test_steps_without_any_anchor_are_taken_in_lock_step(target_folder: Path, tm
 
 def test_a_loss_that_is_not_finite_names_step_worker_and_micro_batch(target_folder: Path, tmp_path: Path):
     poisoned = replace(CONFIG, optimizer=replace(CONFIG.optimizer, lr=1e30, warmup=0.0))
-    with pytest.raises(Exception, match=r"not finite at step \d+ on worker \d, micro-batch \d+"):
+    with pytest.raises(DFlashError, match=r"not finite at step \d+ \(worker \d: rows [\d, ]+ of bucket \d+"):
         Trainer(poisoned, target_folder, rows(), Watching()).train(tmp_path)
 
 
@@ -203,7 +204,54 @@ def test_fewer_gpus_than_workers_is_one_clear_line(target_folder: Path, tmp_path
     if torch.cuda.device_count() >= 8:
         pytest.skip("this machine has GPUs enough")
     with pytest.raises(UsageError, match="8 workers need 8 GPUs"):
-        Trainer(replace(CONFIG, device="cuda"), target_folder, rows(), Watching()).train(tmp_path)
+        train(target_folder, tmp_path, packed=rows(buckets=[128]), device="cuda", anchors=32)
+
+
+@pytest.mark.parametrize(
+    ("anchors", "bucket", "complaint"),
+    [
+        (30, 128, r"train\.anchors: 30 anchors of 4 tokens are 120, no multiple of 128; choose a multiple of 32"),
+        (32, 96, r"data\.buckets: rows of 96 tokens are no multiple of 128; use multiples of 128"),
+    ],
+)
+def test_shapes_that_do_not_fill_the_gpus_tiles_are_refused_before_any_gpu_is_asked_for(
+    target_folder: Path, tmp_path: Path, anchors: int, bucket: int, complaint: str
+):
+    with pytest.raises(UsageError, match=complaint):
+        train(target_folder, tmp_path, packed=rows(buckets=[bucket]), device="cuda", anchors=anchors)
+
+
+def test_micro_batches_that_are_accumulated_are_one_larger_step(target_folder: Path, tmp_path: Path, whole: Path):
+    """Two of one row each weigh as two rows of one micro-batch: the same sum but for its order."""
+    packed = rows(count=40, buckets=[48])
+    one = train(target_folder, tmp_path / "one", packed=packed, topology=Topology(1, 2), accumulate=2, steps=3)
+    other = train(target_folder, tmp_path / "other", packed=packed, topology=Topology(1, 4), steps=3)
+    assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+    mine, theirs = weights(tmp_path / "one"), weights(tmp_path / "other")
+    assert all(torch.allclose(mine[name], theirs[name], atol=1e-4) for name in mine)
+    assert not same_bits(tmp_path / "one", whole)
+
+
+def test_a_training_in_bfloat16_learns_and_resumes_to_the_same_bits(target_folder: Path, tmp_path: Path):
+    settings = {"dtype": "bfloat16", "accumulate": 2}
+    train(target_folder, tmp_path / "whole", steps=12, **settings)
+    losses = [row["loss"] for row in read_metrics(tmp_path / "whole" / "metrics.jsonl")]
+    assert losses[-1] < losses[0]
+    assert {tensor.dtype for tensor in weights(tmp_path / "whole").values()} == {torch.bfloat16}
+    shutil.copytree(tmp_path / "whole" / "scratch", tmp_path / "cut" / "scratch")
+    shutil.rmtree(tmp_path / "cut" / "scratch" / "checkpoints" / "step-00000012")
+    assert train(target_folder, tmp_path / "cut", steps=12, **settings)["resumed_at"] == 8
+    assert same_bits(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_step_that_is_not_finite_can_be_passed_over(target_folder: Path, tmp_path: Path):
+    spoiled = Watching()
+    result = train(
+        target_folder, tmp_path, spoiled, not_finite="skip", optimizer=replace(CONFIG.optimizer, lr=1e30, warmup=0.0)
+    )
+    assert result["step"] == CONFIG.steps
+    assert any("was passed over" in note for note in spoiled.notes)
+    assert all(tensor.isfinite().all() for tensor in weights(tmp_path).values())
 
 
 def test_a_step_is_timed_and_counted(whole: Path):
