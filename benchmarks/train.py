@@ -190,8 +190,8 @@ class DraftStep:
         """The loss, with its graph."""
         self.flat.begin_step()
         batch, features = self.batch(length)
-        wanted = labels(batch, self.decay)
-        scale = 1 / wanted.weights.sum()
+        wanted = labels(batch, self.decay, self.config.draft.block)
+        scale = 1 / wanted.share.float()
         return self.drafting(batch.to(self.device), features, wanted.to(self.device).scaled(scale)).loss
 
     def update(self) -> None:

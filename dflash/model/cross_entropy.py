@@ -18,6 +18,7 @@ PIECE = 4096
 
 Scores = tuple[Tensor, Tensor, Tensor]
 Piece = Callable[[Tensor, Tensor, Tensor, Tensor], Scores]
+Weigh = Callable[[Tensor], Tensor]
 
 
 def rows_of_piece(total: int) -> int:
@@ -41,22 +42,37 @@ def score_piece(hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor) -
 
 
 def linear_cross_entropy(
-    hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor, rows: Tensor, score: Piece = score_piece
+    hidden: Tensor,
+    head: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    rows: Tensor,
+    score: Piece = score_piece,
+    weigh: Weigh | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The sum over `rows` of weight x -log p(label), a scalar, and whether each row's label was the best token (N,),
     False for rows that are not in `rows`.
 
     `hidden` (N, H), `labels` and `weights` (N,); `rows` are indices into them, without repetition and as many as one or
-    more pieces have (`rows_of_piece(N)` each). Its gradients are those of `hidden` and `weights`.
+    more pieces have (`rows_of_piece(N)` each). `weigh` makes factors (N,) of the weights from the losses (N,); they
+    count as constants. Gradients are those of `hidden` and `weights`.
     """
-    loss, right = _LinearCrossEntropy.apply(hidden, head, labels, weights, rows, score)  # type: ignore[no-untyped-call]
+    arguments = (hidden, head, labels, weights, rows, score, weigh)
+    loss, right = _LinearCrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
     return loss, right
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor, rows: Tensor, score: Piece
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        rows: Tensor,
+        score: Piece,
+        weigh: Weigh | None,
     ) -> tuple[Tensor, Tensor]:
         slopes, losses = torch.zeros_like(hidden), torch.zeros_like(weights)
         right = torch.zeros_like(labels, dtype=torch.bool)
@@ -65,6 +81,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             losses.index_copy_(0, some, lost.to(losses.dtype))
             right.index_copy_(0, some, hit)
             slopes.index_copy_(0, some, slope)
+        if weigh is not None:
+            factors = weigh(losses)
+            losses *= factors
+            slopes *= factors[:, None]
         ctx.save_for_backward(slopes, losses)
         ctx.mark_non_differentiable(right)
         return (losses * weights).sum(), right
@@ -72,7 +92,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         slopes, losses = ctx.saved_tensors
-        return slopes * slope.to(slopes.dtype), None, None, losses * slope, None, None
+        return slopes * slope.to(slopes.dtype), None, None, losses * slope, None, None, None
 
 
 def _in_place(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

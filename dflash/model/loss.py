@@ -14,6 +14,19 @@ def slot_decay(block: int, gamma: float) -> Tensor:
     return torch.exp(-torch.arange(block - 1, dtype=torch.float32) / gamma)
 
 
+def dpace_weights(losses: Tensor, valid: Tensor, alpha: float) -> Tensor:
+    """D-PACE weights (N, slots) from the drafter's own confidence (arXiv 2605.18810, equations 7 and 8), which take
+    the place of a fixed decay.
+
+    With q = exp(-loss) of a slot's label, smoothed to (1 - alpha) q + alpha, the weight of a slot is the sum over it
+    and all later slots of the product of smoothed confidences so far: what it contributes to the tokens that a round
+    is expected to gain. Slots that are not `valid` weigh nothing and take no part. `losses` and `valid` (N, slots).
+    """
+    smooth = ((1 - alpha) * torch.exp(-losses) + alpha).masked_fill(~valid, 1.0)
+    reached = smooth.cumprod(-1) * valid
+    return reached.flip(-1).cumsum(-1).flip(-1) * valid
+
+
 def labels_of(
     tokens: Tensor, trainable: Tensor, documents: Tensor, anchors: Tensor, block: int
 ) -> tuple[Tensor, Tensor]:

@@ -126,9 +126,13 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with a linear warm-up and a cosine to `final` of the peak (arXiv 2602.06036, appendix A.1)."""
+    """AdamW with a linear warm-up and then a way down to `final` of the peak, by `schedule`: a "cosine" (arXiv
+    2602.06036, appendix A.1), "linear", or "wsd", the peak until the last share `cooldown` of the steps and a line from
+    there (arXiv 2405.18392)."""
 
     lr: float = 6e-4
+    schedule: str = "cosine"
+    cooldown: float = 0.2
     warmup: float = 0.04
     final: float = 0.0
     clip: float = 1.0
@@ -137,6 +141,12 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise ValueError(f"lr must be above 0, not {self.lr}")
+        if self.schedule not in ("cosine", "linear", "wsd"):
+            raise ValueError(f"schedule is cosine, linear or wsd, not '{self.schedule}'")
+        if self.schedule == "wsd" and not 0 < self.cooldown <= 1 - self.warmup:
+            raise ValueError(f"cooldown is a share of the steps after the warm-up, not {self.cooldown}")
+        if not 0 <= self.final <= 1:
+            raise ValueError(f"final is a share of the peak in [0, 1], not {self.final}")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup is a share of the steps in [0, 1), not {self.warmup}")
         if not self.clip > 0:
@@ -184,6 +194,8 @@ class TrainConfig:
     """One training. A step is `accumulate` micro-batches of `rows` packed rows a drafter; `anchors` blocks start in a
     row. `dtype` is that of weights and states; in bfloat16 the optimizer keeps float32 masters. A step whose loss or
     gradient is `not_finite` stops the training, or is passed over ("skip"): weights and optimizer stay as they were.
+    `loss` weighs the slots of a block by a fixed "decay", or by the drafter's own confidence, "dpace" with its
+    `dpace_alpha` (arXiv 2605.18810).
 
     `gamma` is the loss decay; left out, the paper's value for the block size is used, and a block size that the
     paper does not list is refused, so that the decay is never off unnoticed.
@@ -197,6 +209,8 @@ class TrainConfig:
     anchors: int = 512
     dtype: str = "float32"
     not_finite: str = "stop"
+    loss: str = "decay"
+    dpace_alpha: float = 0.5
     gamma: float | None = None
     steps: int = 1000
     seed: int = 0
@@ -214,7 +228,11 @@ class TrainConfig:
             raise ValueError(f"not_finite is stop or skip, not '{self.not_finite}'")
         if self.gamma is not None and not self.gamma > 0:
             raise ValueError(f"gamma must be above 0, not {self.gamma}")
-        if self.gamma is None and self.draft.block not in GAMMAS:
+        if self.loss not in ("decay", "dpace"):
+            raise ValueError(f"loss is decay or dpace, not '{self.loss}'")
+        if not 0 < self.dpace_alpha <= 1:
+            raise ValueError(f"dpace_alpha is above 0 and at most 1, not {self.dpace_alpha}")
+        if self.gamma is None and self.loss == "decay" and self.draft.block not in GAMMAS:
             raise ValueError(f"gamma must be given for block {self.draft.block}: the paper has none for it")
         check_device(self.device)
 

@@ -21,7 +21,11 @@ def rate(step: int, steps: int, config: OptimizerConfig) -> float:
     if step < warmup:
         return config.lr * (step + 1) / warmup
     along = (step - warmup) / max(1, steps - warmup)
-    return config.lr * (config.final + (1 - config.final) * 0.5 * (1 + math.cos(math.pi * along)))
+    if config.schedule == "wsd":
+        left = max(1, round(config.cooldown * steps))
+        along = max(0.0, (step - (steps - left)) / left)
+    down = 0.5 * (1 - math.cos(math.pi * along)) if config.schedule == "cosine" else along
+    return config.lr * (1 - (1 - config.final) * down)
 
 
 def set_rate(optimizers: Iterable[torch.optim.Optimizer], lr: float) -> None:

@@ -18,9 +18,9 @@ from torch.nn.functional import embedding, linear, scaled_dot_product_attention,
 from transformers import Qwen3Config
 
 from dflash.compilation.gate import CompileGate
-from dflash.model.cross_entropy import linear_cross_entropy, rows_of_piece, score_piece
+from dflash.model.cross_entropy import Weigh, linear_cross_entropy, rows_of_piece, score_piece
 from dflash.model.draft import DFlashDraftModel, Rope, rotate
-from dflash.model.loss import accepted, labels_of
+from dflash.model.loss import accepted, dpace_weights, labels_of
 from dflash.model.mask import context_ranges, dense_mask
 from dflash.model.target import run_layer
 from dflash.model.tiles import Tiles, tiles_of
@@ -129,29 +129,37 @@ class Regions:
 
 @dataclass(frozen=True)
 class Labels:
-    """What a micro-batch asks of the drafter, all (R * A, block - 1), and how many slots are valid."""
+    """What a micro-batch asks of the drafter, all (R * A, block - 1), how many slots are valid, and what the step's
+    loss is divided by: the sum over ranks and micro-batches."""
 
     tokens: Tensor
     valid: Tensor
     weights: Tensor
     count: int
+    share: Tensor
 
     def to(self, device: torch.device) -> Labels:
         """The same on `device`."""
         tokens, valid, weights = (sent(part, device) for part in (self.tokens, self.valid, self.weights))
-        return Labels(tokens, valid, weights, self.count)
+        return replace(self, tokens=tokens, valid=valid, weights=weights)
 
     def scaled(self, factor: Tensor) -> Labels:
         """The same with all weights times the scalar `factor`."""
         return replace(self, weights=self.weights * factor)
 
 
-def labels(batch: MicroBatch, decay: Tensor) -> Labels:
-    """Labels, validity and weights; `decay` (block - 1,) are the slots' weights. Made where the batch is: a count that
-    a GPU would have to be waited for is best made before the batch goes there."""
-    block = len(decay) + 1
+def labels(batch: MicroBatch, decay: Tensor | None, block: int) -> Labels:
+    """Labels, validity and weights; `decay` (block - 1,) are the slots' weights, all alike if it is None. The loss is
+    divided by the sum of weights, and without a decay by the number of blocks that ask for anything: D-PACE's weights
+    are a loss of tokens a block, which dividing by their own sum would undo (SpecForge#828).
+
+    Made where the batch is: a count that a GPU would have to be waited for is best made before the batch goes there.
+    """
     tokens, valid = labels_of(batch.tokens, batch.trainable, batch.documents, batch.anchors, block)
-    return Labels(tokens.flatten(0, 1), valid.flatten(0, 1), (valid * decay).flatten(0, 1), int(valid.sum()))
+    tokens, valid = tokens.flatten(0, 1), valid.flatten(0, 1)
+    weights = valid.float() if decay is None else valid * decay
+    share = (valid.any(-1) if decay is None else weights).sum(dtype=torch.double)
+    return Labels(tokens, valid, weights, int(valid.sum()), share)
 
 
 @dataclass(frozen=True)
@@ -167,9 +175,17 @@ class Drafting:
     """The drafter's training forward pass on one device: frozen embedding and head, trained draft."""
 
     def __init__(
-        self, draft: DFlashDraftModel, weights: DraftWeights, token_embedding: Tensor, head: Tensor, regions: Regions
+        self,
+        draft: DFlashDraftModel,
+        weights: DraftWeights,
+        token_embedding: Tensor,
+        head: Tensor,
+        regions: Regions,
+        dpace: float | None = None,
     ) -> None:
-        """`weights` are those of `draft`; `token_embedding` and `head` (V, H) are the target's."""
+        """`weights` are those of `draft`; `token_embedding` and `head` (V, H) are the target's. With `dpace`, D-PACE's
+        alpha, the drafter's own confidence weighs the slots, beside the weights of their labels."""
+        self._dpace = dpace
         self._draft, self._weights, self._regions = draft, weights, regions
         self._embedding, self._head = token_embedding, head
 
@@ -195,8 +211,15 @@ class Drafting:
         piece = rows_of_piece(len(tokens))
         # Slots that are not valid are skipped, but for as many as fill up the last piece.
         rows = torch.argsort((~valid).int(), stable=True)[: -(-wanted.count // piece) * piece]
+        weights_now = wanted.weights.flatten()
         loss, right = linear_cross_entropy(
-            states.flatten(0, 1), self._head, tokens, wanted.weights.flatten(), rows, regions.score
+            states.flatten(0, 1), self._head, tokens, weights_now, rows, regions.score, self._weigh(wanted.valid)
         )
         correct = right.view_as(wanted.valid)
         return Outcome(loss, correct, accepted(correct, wanted.valid))
+
+    def _weigh(self, valid: Tensor) -> Weigh | None:
+        alpha = self._dpace
+        if alpha is None:
+            return None
+        return lambda losses: dpace_weights(losses.view_as(valid), valid, alpha).flatten()

@@ -21,7 +21,7 @@ from dflash.training.communicator import Communicator
 from dflash.training.config import TrainConfig
 from dflash.training.metrics import Reading, Sums
 from dflash.training.optimizer import AdamW
-from dflash.training.regions import Drafting, Regions, labels
+from dflash.training.regions import Drafting, Labels, Regions, labels
 from dflash.training.schedule import work_of
 
 
@@ -122,8 +122,9 @@ class DrafterWorker:
         ends = ends.to(self._device, self._dtype)
         # Micro-batches of one step add up in float32.
         self._flat = FlatWeights(draft, torch.float32 if config.accumulate > 1 else None)
-        self._drafting = Drafting(draft, self._flat.weights, ends.embedding, ends.head, regions)
-        self._decay = slot_decay(config.draft.block, config.decay)
+        dpace = config.dpace_alpha if config.loss == "dpace" else None
+        self._drafting = Drafting(draft, self._flat.weights, ends.embedding, ends.head, regions, dpace)
+        self._decay = slot_decay(config.draft.block, config.decay) if dpace is None else None
         self._group = config.topology.drafter_ranks
         self._place = self._group.index(comm.rank)
         self._sums = Sums(config.draft.block, len(self._group))
@@ -145,7 +146,7 @@ class DrafterWorker:
             batch = sample_batch(self._config, length)
             shape = (self._config.rows, length, self._width)
             features = torch.zeros(shape, dtype=self._dtype, device=self._device)
-            wanted = labels(batch, self._decay).to(self._device)
+            wanted = self._labels(batch).to(self._device)
             self._drafting(batch.to(self._device), features, wanted).loss.backward()
         self._optimizer.warm()
 
@@ -178,12 +179,15 @@ class DrafterWorker:
             if end:
                 return
 
+    def _labels(self, batch: MicroBatch) -> Labels:
+        return labels(batch, self._decay, self._config.draft.block)
+
     def _step(self, step: int, batches: Batches, *, stop: bool) -> Step:
         config = self._config
         mine = work_of(self._comm.rank, step, config.topology, config.accumulate)
         work = [(each, batches[each.index]) for each in mine]
-        asked = [labels(batch, self._decay) for _, batch in work]
-        weight = sent(torch.stack([each.weights.sum(dtype=torch.double) for each in asked]).sum(), self._device)
+        asked = [self._labels(batch) for _, batch in work]
+        weight = sent(torch.stack([each.share for each in asked]).sum(), self._device)
         self._comm.all_reduce(weight, self._group)
         scale = 1 / weight.clamp(min=1e-12).float()
         self._flat.begin_step()

@@ -69,3 +69,21 @@ def test_no_row_at_all_is_a_loss_of_zero():
 )
 def test_pieces_are_equal_and_as_large_as_the_limit_allows(total: int, rows: int):
     assert rows_of_piece(total) == rows
+
+
+def test_weights_made_of_the_losses_count_as_constants():
+    hidden, head, labels, weights = problem()
+    made = torch.rand(ROWS, generator=torch.Generator().manual_seed(1))
+    seen = []
+
+    def weigh(losses: Tensor) -> Tensor:
+        seen.append(losses.clone())
+        return made
+
+    loss, _ = linear_cross_entropy(hidden, head, labels, weights, torch.arange(ROWS), weigh=weigh)
+    each = cross_entropy(hidden @ head.T, labels, reduction="none")
+    expected = (each * weights * made).sum()
+    assert torch.allclose(seen[0], each, atol=1e-6)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    mine, torchs = (torch.autograd.grad(sum_, (hidden, weights)) for sum_ in (loss, expected))
+    assert all(torch.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in zip(mine, torchs, strict=True))

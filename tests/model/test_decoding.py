@@ -70,7 +70,7 @@ def learnt(target: Qwen3ForCausalLM) -> Learnt:
     trainable = torch.arange(tokens.shape[1])[None] >= len(prompt)
     batch = micro_batch(tokens, [[tokens.shape[1]]], [anchors], trainable)
     features = Capture(target, draft.target_layer_ids).features(batch.tokens, batch.positions, batch.documents)
-    wanted = labels(batch, slot_decay(BLOCK, 4.0))
+    wanted = labels(batch, slot_decay(BLOCK, 4.0), BLOCK)
     optimizer = torch.optim.AdamW(draft.parameters(), lr=1e-2)
     for _ in range(25):
         optimizer.zero_grad()
@@ -189,7 +189,7 @@ def test_each_round_gains_what_training_would_have_counted_at_its_anchor(target:
         starts.append(starts[-1] + gain)
     batch = micro_batch(tokens, [[tokens.shape[1]]], [starts])
     features = Capture(target, learnt.draft.target_layer_ids).features(batch.tokens, batch.positions, batch.documents)
-    wanted: Labels = labels(batch, slot_decay(BLOCK, 4.0))
+    wanted: Labels = labels(batch, slot_decay(BLOCK, 4.0), BLOCK)
     outcome = draft_eagerly(learnt.draft, target, batch, features, wanted)
     assert outcome.accepted.tolist() == found.gained
     assert set(found.gained) == {1, 2, 3, 4}

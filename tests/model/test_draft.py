@@ -34,7 +34,7 @@ class Scene:
     features: Tensor
 
     def wanted(self) -> Labels:
-        return labels(self.batch, slot_decay(BLOCK, GAMMA))
+        return labels(self.batch, slot_decay(BLOCK, GAMMA), BLOCK)
 
     def surprise(self, batch: MicroBatch | None = None, features: Tensor | None = None) -> Tensor:
         """-log p (R, A, block - 1) of each slot's label, labels as in the scene's own batch: the loss is the sum of

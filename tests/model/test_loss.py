@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dflash.model.loss import accepted, labels_of, slot_decay
+from dflash.model.loss import accepted, dpace_weights, labels_of, slot_decay
 
 TOKENS = torch.arange(100, 110)[None]
 DOCUMENTS = torch.tensor([[0, 0, 0, 0, 0, 1, 1, 1, 1, -1]])
@@ -74,3 +74,24 @@ def test_accepted_tokens_are_the_right_ones_up_to_the_first_wrong_one_and_the_ta
     correct: list[int], valid: list[int], gained: int
 ):
     assert accepted(torch.tensor([correct]).bool(), torch.tensor([valid]).bool()).tolist() == [gained]
+
+
+def test_dpace_weighs_a_slot_by_what_it_and_all_after_it_are_expected_to_gain():
+    confidence, alpha = [0.9, 0.5, 0.1], 0.5
+    smooth = [(1 - alpha) * q + alpha for q in confidence]
+    reached = [smooth[0], smooth[0] * smooth[1], smooth[0] * smooth[1] * smooth[2]]
+    losses = -torch.tensor([confidence]).log()
+    found = dpace_weights(losses, torch.ones(1, 3).bool(), alpha)
+    assert found[0].tolist() == pytest.approx([sum(reached), reached[1] + reached[2], reached[2]], rel=1e-6)
+
+
+def test_dpace_leaves_slots_that_are_not_valid_out():
+    losses = torch.tensor([[0.1, 7.0, 0.7], [0.1, 0.7, 7.0]])
+    valid = torch.tensor([[True, False, True], [True, True, False]])
+    found = dpace_weights(losses, valid, 0.5)
+    assert found[0, 1] == found[1, 2] == 0
+    assert torch.equal(found[0, [0, 2]], found[1, [0, 1]])
+
+
+def test_dpace_that_trusts_every_slot_alike_counts_the_slots_to_come():
+    assert dpace_weights(torch.rand(1, 4), torch.ones(1, 4).bool(), 1.0).tolist() == [[4, 3, 2, 1]]

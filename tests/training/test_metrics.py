@@ -23,7 +23,7 @@ def figures(part: slice, loss: float, tokens: int, *, drafter: int = 0, stop: bo
     """One drafter's vector, for some of the five blocks above."""
     correct, valid = CORRECT[part], VALID[part]
     outcome = Outcome(torch.tensor(loss, requires_grad=True), correct, accepted(correct, valid))
-    wanted = Labels(torch.zeros_like(valid).long(), valid, valid.float(), int(valid.sum()))
+    wanted = Labels(torch.zeros_like(valid).long(), valid, valid.float(), int(valid.sum()), valid.sum())
     return SUMS.of(outcome, wanted, tokens, drafter=drafter, stop=stop)
 
 

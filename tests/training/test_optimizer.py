@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,15 +34,42 @@ def test_the_rate_rises_in_a_line_to_the_peak_and_falls_along_a_cosine():
     assert rate(100, 100, PAPER) == pytest.approx(0.0, abs=1e-12)
 
 
+def test_a_line_falls_by_the_same_at_each_step():
+    config = OptimizerConfig(lr=1.0, warmup=0.1, schedule="linear", final=0.1)
+    rates = [rate(step, 100, config) for step in range(10, 101)]
+    assert rates[0] == pytest.approx(1.0)
+    assert rates[-1] == pytest.approx(0.1)
+    assert all(a - b == pytest.approx(0.01) for a, b in itertools.pairwise(rates))
+
+
+def test_wsd_keeps_the_peak_and_falls_in_a_line_over_its_last_share():
+    config = OptimizerConfig(lr=1.0, warmup=0.1, schedule="wsd", cooldown=0.25)
+    assert {rate(step, 100, config) for step in range(9, 76)} == {1.0}
+    assert [rate(step, 100, config) for step in (80, 90, 100)] == pytest.approx([0.8, 0.4, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"schedule": "step"}, "schedule is cosine, linear or wsd, not 'step'"),
+        ({"schedule": "wsd", "warmup": 0.5, "cooldown": 0.6}, "cooldown is a share of the steps after the warm-up"),
+        ({"final": 1.5}, "final is a share of the peak"),
+    ],
+)
+def test_a_way_that_can_not_be_gone_is_refused(fields: dict[str, Any], complaint: str):
+    with pytest.raises(ValueError, match=complaint):
+        OptimizerConfig(**fields)
+
+
 def test_it_can_end_above_zero():
     assert rate(100, 100, OptimizerConfig(lr=1.0, final=0.1)) == pytest.approx(0.1)
 
 
-@given(st.integers(1, 500), st.floats(0, 0.9), st.floats(0, 1))
+@given(st.integers(1, 500), st.floats(0, 0.8), st.floats(0, 1), st.sampled_from(["cosine", "linear", "wsd"]))
 def test_it_is_above_zero_and_at_most_the_peak_and_never_rises_after_the_warm_up(
-    steps: int, warmup: float, final: float
+    steps: int, warmup: float, final: float, schedule: str
 ):
-    config = OptimizerConfig(lr=2.0, warmup=warmup, final=final)
+    config = OptimizerConfig(lr=2.0, warmup=warmup, final=final, schedule=schedule)
     rates = [rate(step, steps, config) for step in range(steps)]
     assert all(0 < each <= 2.0 for each in rates)
     first = max(1, round(warmup * steps))

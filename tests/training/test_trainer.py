@@ -244,6 +244,12 @@ def test_a_training_in_bfloat16_learns_and_resumes_to_the_same_bits(target_folde
     assert same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
+def test_the_drafters_own_confidence_can_weigh_the_slots(target_folder: Path, tmp_path: Path):
+    train(target_folder, tmp_path, loss="dpace", gamma=None, steps=20)
+    losses = [row["loss"] for row in read_metrics(tmp_path / "metrics.jsonl")]
+    assert sum(losses[-4:]) < sum(losses[:4])
+
+
 def test_a_step_that_is_not_finite_can_be_passed_over(target_folder: Path, tmp_path: Path):
     spoiled = Watching()
     result = train(
