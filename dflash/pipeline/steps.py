@@ -93,13 +93,15 @@ def _train(step: StepInputs) -> Result:
     cache = step.inputs["prewarm"] / CACHE
     use_cache(cache)
     from dflash.compilation.cachekey import revoke_key
+    from dflash.training.launching import train_in_processes
     from dflash.training.packing import load_rows
     from dflash.training.trainer import Trainer
 
-    packed = load_rows(step.inputs["data"] / ROWS)
-    trainer = Trainer(step.config, _model(step), packed, step.progress, warm_only=True)
+    rows = step.inputs["data"] / ROWS
     try:
-        return trainer.train(step.out)
+        if step.config.launcher == "processes":
+            return train_in_processes(step.config, _model(step), rows, step.out, step.progress, warm_only=True)
+        return Trainer(step.config, _model(step), load_rows(rows), step.progress, warm_only=True).train(step.out)
     except CompilationError:
         revoke_key(cache)  # an output of the pre-warm: the next run finds it gone, and pre-warms again
         raise

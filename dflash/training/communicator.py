@@ -32,8 +32,27 @@ class Communicator(Protocol):
     def all_reduce(self, tensor: Tensor, group: Sequence[int]) -> None:
         """Replace `tensor` by the sum over `group`, added in rank order: the same bits on every rank, every run."""
 
+    def finish(self) -> None:
+        """Wait until all that was sent has arrived."""
+
     def barrier(self) -> None:
         """Wait for all workers."""
+
+
+class Group(Protocol):
+    """All workers of a training, as one process sees them."""
+
+    ranks: Sequence[int]
+    """The workers of this process."""
+
+    def communicator(self, rank: int) -> Communicator:
+        """The end of worker `rank`, one of this process."""
+
+    def wait(self, barrier: threading.Barrier) -> None:
+        """Wait for this process's threads at `barrier`, and for all other workers; or raise `Aborted`."""
+
+    def abort(self) -> None:
+        """Release every waiting worker of this process with `Aborted`, now and for good."""
 
 
 class ThreadGroup:
@@ -41,6 +60,7 @@ class ThreadGroup:
 
     def __init__(self, size: int, prefetch: int, at_barrier: Callable[[], None] | None = None) -> None:
         self.size, self._prefetch = size, prefetch
+        self.ranks: Sequence[int] = range(size)
         self._changed = threading.Condition()
         self._channels: dict[tuple[int, int], deque[Tensor]] = {}
         self._sums: dict[tuple[int, ...], _Sum] = {}
@@ -52,7 +72,6 @@ class ThreadGroup:
         return ThreadCommunicator(self, rank)
 
     def abort(self) -> None:
-        """Release every waiting worker with `Aborted`, now and for good."""
         with self._changed:
             self._aborted = True
             self._changed.notify_all()
@@ -145,6 +164,9 @@ class ThreadCommunicator:
             if rank != self.rank:
                 shares[self.rank][place].copy_(shares[rank][place])
         self._group.wait(total.taken)
+
+    def finish(self) -> None:
+        """Nothing: what is in a channel stays there."""
 
     def barrier(self) -> None:
         self._group.barrier()

@@ -155,16 +155,26 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class DraftConfig:
-    """The drafter's shape. What is not named here (hidden size, heads, RoPE) is the target's."""
+    """The drafter's shape. What is not named here (hidden size, heads, RoPE) is the target's.
+
+    The first `sliding` layers see only the `window` positions that end with a token's own, so are causal in the block.
+    Published drafters that have such layers have 4 of them, or all 5, and a window of 2048.
+    """
 
     layers: int = 5
     features: int = 5
     block: int = 16
     mask_token_id: int | None = None
+    sliding: int = 0
+    window: int = 2048
 
     def __post_init__(self) -> None:
         if min(self.layers, self.features) < 1 or self.block < 2:
             raise ValueError("layers and features must be at least 1, block at least 2")
+        if not 0 <= self.sliding <= self.layers:
+            raise ValueError(f"sliding is how many of the {self.layers} layers slide, not {self.sliding}")
+        if self.sliding and self.window < self.block:
+            raise ValueError(f"window ({self.window}) must be at least block ({self.block})")
 
 
 @dataclass(frozen=True)
@@ -195,7 +205,7 @@ class TrainConfig:
     row. `dtype` is that of weights and states; in bfloat16 the optimizer keeps float32 masters. A step whose loss or
     gradient is `not_finite` stops the training, or is passed over ("skip"): weights and optimizer stay as they were.
     `loss` weighs the slots of a block by a fixed "decay", or by the drafter's own confidence, "dpace" with its
-    `dpace_alpha` (arXiv 2605.18810).
+    `dpace_alpha` (arXiv 2605.18810). Workers are threads of one process, or "processes" of torchrun, by `launcher`.
 
     `gamma` is the loss decay; left out, the paper's value for the block size is used, and a block size that the
     paper does not list is refused, so that the decay is never off unnoticed.
@@ -217,9 +227,12 @@ class TrainConfig:
     checkpoint_every: int = 200
     prefetch: int = 2
     compile: bool = True
+    launcher: str = "threads"
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        if self.launcher not in ("threads", "processes"):
+            raise ValueError(f"launcher is threads or processes, not '{self.launcher}'")
         if min(self.rows, self.accumulate, self.anchors, self.steps, self.checkpoint_every, self.prefetch) < 1:
             raise ValueError("rows, accumulate, anchors, steps, checkpoint_every and prefetch must be at least 1")
         if self.dtype not in ("float32", "bfloat16"):

@@ -1,4 +1,4 @@
-"""The workers of one training, as threads of this process in front of one compile gate."""
+"""The workers of one training that are this process's: all, or one, as threads in front of one compile gate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dflash.errors import UsageError
 from dflash.model.tiles import TILE
 from dflash.progress import Progress
 from dflash.training.checkpoints import Checkpoint
-from dflash.training.communicator import Aborted, ThreadGroup
+from dflash.training.communicator import Aborted, Group, ThreadGroup
 from dflash.training.config import TrainConfig
 from dflash.training.drafts import draft_config
 from dflash.training.regions import Regions
@@ -35,8 +35,10 @@ class Crew:
         buckets: Collection[int],
         progress: Progress,
         on_graph: Callable[[str, Graph], object] = lambda worker, graph: None,
+        group: Group | None = None,
     ) -> None:
-        """`on_graph` is told of each graph that a worker's turn makes, with the worker's role and rank.
+        """`on_graph` is told of each graph that a worker's turn makes, with the worker's role and rank. `group` is by
+        which workers reach each other: they are all threads of this process, if it is left out.
 
         Raises:
             UsageError: the configuration does not fit the target.
@@ -45,7 +47,7 @@ class Crew:
         torch.set_num_threads(1)
         self.config, self.progress = config, progress
         self.draft_config = draft_config(models.target_config, config.draft)
-        self.group = ThreadGroup(config.topology.size, config.prefetch)
+        self.group: Group = group or ThreadGroup(config.topology.size, config.prefetch)
         self.stopping = threading.Event()
         self.warm_seconds: dict[str, float] = {}
         self._models, self._buckets, self._in_turn = models, sorted(buckets), ""
@@ -61,13 +63,13 @@ class Crew:
     def run(
         self, body: Callable[[Worker, int], None], ranks: Sequence[int] | None = None, saved: Checkpoint | None = None
     ) -> None:
-        """Set up the workers of `ranks` (all of them), from `saved` where it is given, run their graphs in turn, close
-        the set, and let each do `body(worker, rank)`. An interrupt (Ctrl-C) sets `stopping`.
+        """Set up the workers of `ranks` (this process's), from `saved` where it is given, run their graphs in turn,
+        close the set, and let each do `body(worker, rank)`. An interrupt (Ctrl-C) sets `stopping`.
 
         Raises:
             whatever the first worker raised; no thread is left then.
         """
-        ranks = range(self.config.topology.size) if ranks is None else ranks
+        ranks = self.group.ranks if ranks is None else ranks
         sealed = threading.Barrier(len(ranks), action=self._gate.seal)
         ended: list[int] = []
 

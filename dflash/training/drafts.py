@@ -11,7 +11,7 @@ from transformers import PretrainedConfig, Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from dflash.errors import UsageError
-from dflash.model.draft import DFlashDraftModel, capture_layers
+from dflash.model.draft import FULL, SLIDING, DFlashDraftModel, capture_layers
 from dflash.training.batches import generator_of
 from dflash.training.config import DraftConfig
 
@@ -47,6 +47,9 @@ def draft_config(target: PretrainedConfig, config: DraftConfig) -> Qwen3Config:
         max_position_embeddings=target.max_position_embeddings,
         rms_norm_eps=target.rms_norm_eps,
         rope_parameters=target.rope_parameters,
+        layer_types=[SLIDING] * config.sliding + [FULL] * (config.layers - config.sliding),
+        use_sliding_window=config.sliding > 0,
+        sliding_window=config.window,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=target.eos_token_id,

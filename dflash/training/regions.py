@@ -58,8 +58,9 @@ def draft_layer(
     context_rope: Rope,
     mask: Tensor | Tiles,
     last_norm: Tensor | None = None,
+    causal: bool = False,
 ) -> Tensor:
-    """One layer over its own projection of the fused context (R, S, H).
+    """One layer over its own projection of the fused context (R, S, H); with `causal` blocks, as `mask` is then made.
 
     `block` is (R, A * block, H); for the first layer (R, A, 2, H), the embeddings of the anchor and of the mask token,
     which all other slots begin with: their projections are made once an anchor. The last layer, told by the drafter's
@@ -81,7 +82,7 @@ def draft_layer(
         dim=2,
     )
     values = torch.cat((context_value, value), dim=1).transpose(1, 2)
-    mixed = _attend(query, keys, values, mask, shape.block).transpose(1, 2).flatten(2)
+    mixed = _attend(query, keys, values, mask, shape.block, causal).transpose(1, 2).flatten(2)
     if last_norm is not None:
         block, mixed = _trained(block, shape.block), _trained(mixed, shape.block)
     block = block + linear(mixed, weights.output)
@@ -104,11 +105,11 @@ def _trained(states: Tensor, block: int) -> Tensor:
     return states.unflatten(1, (-1, block))[:, :, 1:].flatten(1, 2)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Tiles, block: int) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Tiles, block: int, causal: bool) -> Tensor:
     """Attention of (R, heads, Q, D) over (R, kv heads, S + Q, D)."""
     if isinstance(mask, Tensor):
         return scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
-    tiled = mask.block_mask(key.shape[2] - query.shape[2], block)
+    tiled = mask.block_mask(key.shape[2] - query.shape[2], block, causal)
     mixed = flex_attention(query, key, value, block_mask=tiled, enable_gqa=True)
     assert isinstance(mixed, Tensor)
     return mixed
@@ -201,12 +202,15 @@ class Drafting:
         pair = torch.stack((first, torch.full_like(first, self._draft.mask_token_id)), dim=-1)
         states = embedding(pair, self._embedding)
         rope, context_rope = self._draft.rope(states, positions), self._draft.rope(states, batch.positions)
-        ranges = context_ranges(batch.anchors, batch.positions, block)
-        mask = tiles_of(ranges, length, block) if anchors.is_cuda else dense_mask(ranges, length, block)
+        masks, windows = {}, self._draft.windows
+        for window in set(windows):
+            ranges, causal = context_ranges(batch.anchors, batch.positions, block, window), window is not None
+            make = tiles_of if anchors.is_cuda else dense_mask
+            masks[window] = make(ranges, length, block, causal)
         last = len(weights.layers) - 1
-        for index, layer in enumerate(weights.layers):
-            norm = weights.norm if index == last else None
-            states = regions.draft_layer(layer, states, rope, context, context_rope, mask, norm)
+        for index, (layer, window) in enumerate(zip(weights.layers, windows, strict=True)):
+            norm, causal = weights.norm if index == last else None, window is not None
+            states = regions.draft_layer(layer, states, rope, context, context_rope, masks[window], norm, causal)
         tokens, valid = wanted.tokens.flatten(), wanted.valid.flatten()
         piece = rows_of_piece(len(tokens))
         # Slots that are not valid are skipped, but for as many as fill up the last piece.

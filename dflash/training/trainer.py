@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from dflash.model.layout import load_draft, write_layout
 from dflash.progress import Progress
 from dflash.training.batches import Batches
 from dflash.training.checkpoints import Checkpoint, Checkpoints
+from dflash.training.communicator import Group
 from dflash.training.config import TrainConfig
 from dflash.training.crew import Crew, Worker
 from dflash.training.metrics import MetricLog
@@ -36,20 +37,25 @@ class Trainer:
         progress: Progress,
         *,
         warm_only: bool = False,
+        group: Group | None = None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """`target` is a model folder, `packed` the rows by bucket. With `warm_only` the first graph that was not in the
-        compile cache ends the training: what is in the cache then is not what was proved.
+        compile cache ends the training: what is in the cache then is not what was proved. Workers are threads, or of
+        `group`; `stopping` is the wish to stop, as Ctrl-C is.
 
         Raises:
             UsageError: the configuration does not fit the target.
         """
         self.config, self.progress, self._packed = config, progress, packed
         on_graph = _refuse_to_compile if warm_only else _let_compile
-        self._crew = Crew(config, Real(target, config.seed), packed, progress, on_graph)
+        self._crew = Crew(config, Real(target, config.seed), packed, progress, on_graph, group)
+        self._stopping = stopping
         refuse_mask_in(packed, self._crew.draft_config.dflash_config["mask_token_id"])
 
     def train(self, out: Path) -> dict[str, Any]:
-        """Train to the last step; the drafter is in `out/draft`, and the figures of the end are returned.
+        """Train to the last step; the drafter is in `out/draft`, and the figures of the end are returned, or nothing
+        where the first drafter is another process's.
 
         Goes on from the newest whole checkpoint in `out/scratch/checkpoints`. An interrupt (Ctrl-C) lets the
         current step end and writes a checkpoint first.
@@ -62,22 +68,28 @@ class Trainer:
         crew, checkpoints = self._crew, Checkpoints(out / "scratch" / "checkpoints")
         saved = checkpoints.latest(self.progress)
         first = saved.step if saved else 0
+        lead = self.config.topology.drafter_ranks[0]
+        leads = lead in crew.group.ranks
         if saved:
             self._refuse_other_configuration(saved)
-            self.progress.note(f"train: resumed at step {first} of {self.config.steps}")
-        log = MetricLog(out / "metrics.jsonl", first)
+            if leads:
+                self.progress.note(f"train: resumed at step {first} of {self.config.steps}")
+        log = MetricLog(out / "metrics.jsonl", first) if leads else None
         last: dict[str, Any] = {"step": first}
-        lead = self.config.topology.drafter_ranks[0]
         begun = time.monotonic()
 
         def report(step: int, figures: dict[str, Any]) -> None:
             seconds = time.monotonic() - begun
             figures["tokens_per_s"] = round(figures.pop("tokens") * (step - first) / seconds, 1)
             last.update(figures, step=step)
+            assert log is not None
             log.write({"step": step, **{k: v for k, v in figures.items() if k not in ("stop", "skipped")}})
             if figures["skipped"]:
                 self.progress.note(f"train: step {step} was passed over: its loss or gradient was not finite")
             self.progress.update(step, self.config.steps, {k: figures[k] for k in SHOWN})
+
+        def stopping() -> bool:
+            return crew.stopping.is_set() or self._stopping()
 
         def run(worker: Worker, rank: int) -> None:
             nonlocal begun
@@ -96,18 +108,21 @@ class Trainer:
 
             if rank == lead:
                 begun = time.monotonic()
-                worker.run(batches, first, report, save, crew.stopping.is_set)
+                worker.run(batches, first, report, save, stopping)
             else:
-                worker.run(batches, first, _nothing, _nothing, crew.stopping.is_set)
+                worker.run(batches, first, _nothing, _nothing, stopping)
             if last.get("stop"):
                 crew.group.abort()
 
         try:
             crew.run(run, saved=saved)
         finally:
-            log.close()
-        if crew.stopping.is_set():
+            if log:
+                log.close()
+        if stopping():
             raise KeyboardInterrupt
+        if not leads:
+            return {}
         newest = checkpoints.latest(self.progress)
         if newest is None or newest.step != self.config.steps:
             raise CheckpointError("the last checkpoint can not be read back", where=str(checkpoints.folder))
@@ -122,7 +137,8 @@ class Trainer:
 
     def _refuse_other_configuration(self, saved: Checkpoint) -> None:
         mine, theirs = json.loads(json.dumps(asdict(self.config))), saved.state["config"]
-        differing = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
+        steers = {"launcher", "prefetch"}  # which change no number
+        differing = sorted(k for k in (mine.keys() | theirs.keys()) - steers if mine.get(k) != theirs.get(k))
         if differing:
             raise CheckpointError(
                 f"was made with another configuration: {', '.join(differing)}",

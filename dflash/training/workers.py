@@ -89,6 +89,7 @@ class TargetWorker:
         for step in range(first, config.steps):
             for work in work_of(self._comm.rank, step, config.topology, config.accumulate):
                 self._comm.send(self._features(batches[work.index]), work.drafter)
+        self._comm.finish()
 
     def _features(self, batch: MicroBatch) -> Tensor:
         here = batch.to(self._device)

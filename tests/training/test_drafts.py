@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from dflash.errors import UsageError
+from dflash.model.draft import DFlashDraftModel
 from dflash.training.config import DraftConfig
 from dflash.training.drafts import draft_config, fresh_draft
 from tests.tiny import target_config
@@ -32,6 +35,28 @@ def test_what_is_not_chosen_is_the_targets():
     assert config.num_target_layers == 6
     assert config.block_size == 4
     assert config.dflash_config == {"mask_token_id": 260, "target_layer_ids": [1, 2, 3], "block_size": 4}
+
+
+def test_the_first_layers_slide_if_any_do():
+    config = draft_config(target_config(), replace(WANTED, layers=5, sliding=4, window=2048))
+    assert config.layer_types == ["sliding_attention"] * 4 + ["full_attention"]
+    assert (config.sliding_window, config.use_sliding_window) == (2048, True)
+    assert DFlashDraftModel(config).windows == [2048] * 4 + [None]
+    none = draft_config(target_config(), WANTED)
+    assert (none.layer_types, none.sliding_window) == (["full_attention"] * 2, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"layers": 3, "sliding": 4}, "sliding is how many of the 3 layers slide, not 4"),
+        ({"sliding": -1}, "sliding is how many of the 5 layers slide, not -1"),
+        ({"sliding": 1, "window": 15}, r"window \(15\) must be at least block \(16\)"),
+    ],
+)
+def test_layers_that_can_not_slide_are_refused_by_setting(fields: dict[str, int], line: str):
+    with pytest.raises(ValueError, match=line):
+        DraftConfig(**fields)
 
 
 @pytest.mark.parametrize(

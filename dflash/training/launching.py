@@ -1,0 +1,98 @@
+"""A training as processes: starts them with torchrun, and is told by the first drafter how it goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dflash.errors import (
+    CheckpointError,
+    CompilationError,
+    DataError,
+    DFlashError,
+    StepFailed,
+    StorageError,
+    UsageError,
+)
+from dflash.progress import Progress
+from dflash.training.config import TrainConfig
+
+
+def train_in_processes(
+    config: TrainConfig, target: Path, rows: Path, out: Path, progress: Progress, *, warm_only: bool = False
+) -> dict[str, Any]:
+    """`Trainer(...).train(out)` with a process for each worker; `rows` is the file of packed rows.
+
+    An interrupt (Ctrl-C) lets the current step end and writes a checkpoint first. A worker that dies ends all others.
+
+    Raises:
+        what `Trainer` raises; StepFailed: a worker died otherwise, its traceback is on standard error.
+    """
+    scratch = out / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    stop, request = scratch / "stop", scratch / "request.json"
+    stop.unlink(missing_ok=True)
+    fields = {"train": asdict(config), "target": str(target), "rows": str(rows), "out": str(out), "stop": str(stop)}
+    request.write_text(json.dumps({**fields, "warm_only": warm_only}), encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+    command += [f"--nproc-per-node={config.topology.size}", sys.executable, "-m", "dflash.training.process"]
+    # A session of its own: Ctrl-C is for us, and torchrun would end all workers where they stand.
+    with subprocess.Popen(
+        [*command, str(request)],
+        cwd=Path(__file__).parents[2],
+        env={"OMP_NUM_THREADS": "1", **os.environ},
+        stdin=subprocess.PIPE,  # at whose end, ours, the workers end too
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        told = _Told(progress)
+        while True:
+            try:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    told.hear(line)
+                status = process.wait()
+                break
+            except KeyboardInterrupt:
+                stop.touch()
+    if told.failure is not None:
+        raise told.failure
+    if stop.exists():
+        raise KeyboardInterrupt
+    if told.result is None:
+        raise StepFailed("a worker of the training died", status=status or 1, cure="its traceback is above")
+    return told.result
+
+
+_KINDS = {kind.__name__: kind for kind in (UsageError, DataError, StorageError, CheckpointError, CompilationError)}
+
+
+class _Told:
+    """What the workers have said: lines of JSON; anything else is a library's, and passed on."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.result: dict[str, Any] | None = None
+        self.failure: DFlashError | None = None
+
+    def hear(self, line: str) -> None:
+        try:
+            said = json.loads(line)
+            kind = said.pop("dflash")
+        except (ValueError, KeyError, AttributeError, TypeError):
+            print(line, end="", file=sys.stderr)
+            return
+        if kind == "update":
+            self._progress.update(said["done"], said["total"], said["metrics"])
+        elif kind == "note":
+            self._progress.note(said["message"])
+        elif kind == "result":
+            self.result = said["result"]
+        elif self.failure is None:
+            self.failure = _KINDS.get(said["class"], DFlashError)(said["what"], where=said["where"], cure=said["cure"])

@@ -1,0 +1,94 @@
+"""Workers as processes of `torchrun`: the same interface as threads have, over torch.distributed.
+
+Gloo on a CPU, NCCL between GPUs. On a CPU sums are made in rank order, as threads make them: the same bits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dflash.training.communicator import Aborted, Communicator
+from dflash.training.config import TrainConfig
+
+PATIENCE = timedelta(minutes=10)
+"""How long a worker waits for another before it gives up, naming the operation."""
+
+
+class ProcessGroup:
+    """This process's place among all of a training; made once a process, where `torchrun` has set the environment."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        backend = "nccl" if config.device == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=PATIENCE)
+        self.ranks: Sequence[int] = (dist.get_rank(),)
+        self._prefetch = config.prefetch
+        self._drafters = dist.new_group(list(config.topology.drafter_ranks), timeout=PATIENCE)  # by all, in one order
+
+    def communicator(self, rank: int) -> Communicator:
+        """This worker's end; `rank` is its own."""
+        return ProcessCommunicator(rank, self._prefetch, self._drafters)
+
+    def wait(self, barrier: threading.Barrier) -> None:
+        """Wait for this process's threads at `barrier`, and for all other processes."""
+        try:
+            barrier.wait()
+        except threading.BrokenBarrierError:
+            raise Aborted("the training was stopped") from None
+        dist.barrier()
+
+    def abort(self) -> None:
+        """Nothing: a process that fails ends, and `torchrun` then ends the others."""
+
+    def close(self) -> None:
+        """Leave the group, when all have come to the end."""
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+class ProcessCommunicator:
+    """A worker's end."""
+
+    def __init__(self, rank: int, prefetch: int, drafters: dist.ProcessGroup | None) -> None:
+        self.rank, self.size = rank, dist.get_world_size()
+        self._prefetch, self._drafters = prefetch, drafters
+        self._outgoing: dict[int, deque[tuple[dist.Work, Tensor]]] = {}
+
+    def send(self, tensor: Tensor, to: int) -> None:
+        under_way = self._outgoing.setdefault(to, deque())
+        while len(under_way) >= self._prefetch:
+            under_way.popleft()[0].wait()
+        tensor = tensor.contiguous()
+        work = dist.isend(tensor, to)
+        assert work is not None
+        under_way.append((work, tensor))  # which must live until it is there
+
+    def receive(self, source: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
+        tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
+        dist.recv(tensor, source)
+        return tensor
+
+    def all_reduce(self, tensor: Tensor, group: Sequence[int]) -> None:
+        if tensor.is_cuda:
+            dist.all_reduce(tensor, group=self._drafters)
+            return
+        parts = [torch.empty_like(tensor) for _ in group]
+        dist.all_gather(parts, tensor, group=self._drafters)
+        tensor.copy_(parts[0])
+        for part in parts[1:]:
+            tensor += part
+
+    def finish(self) -> None:
+        for under_way in self._outgoing.values():
+            while under_way:
+                under_way.popleft()[0].wait()
+
+    def barrier(self) -> None:
+        dist.barrier()

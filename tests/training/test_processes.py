@@ -1,0 +1,135 @@
+"""Workers as processes train what workers as threads train, and none outlives another that died."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dflash.errors import CheckpointError, StepFailed
+from dflash.progress import Metric
+from dflash.training.config import Topology, TrainConfig, train_config
+from dflash.training.launching import train_in_processes
+from dflash.training.metrics import read_metrics
+from dflash.training.packing import save_rows
+from tests.training.small import CONFIG, Watching, rows, train
+from tests.training.test_trainer import figures, same_bits
+
+__all__ = ["train_config"]  # for the program that is killed
+PAIR = replace(CONFIG, topology=Topology(1, 1), steps=6, checkpoint_every=3)
+
+
+def launch(target: Path, out: Path, config: TrainConfig, watching: Watching | None = None) -> dict[str, Any]:
+    packed = out.parent / "rows.safetensors"
+    save_rows(packed, rows())
+    out.mkdir(exist_ok=True)
+    return train_in_processes(config, target, packed, out, watching or Watching())
+
+
+def in_threads(target: Path, out: Path, config: TrainConfig) -> dict[str, Any]:
+    return train(target, out, **{name: getattr(config, name) for name in ("topology", "steps", "checkpoint_every")})
+
+
+def test_a_target_and_a_drafter_as_processes_train_to_the_bits_of_threads(target_folder: Path, tmp_path: Path):
+    watching = Watching()
+    result = launch(target_folder, tmp_path / "processes", PAIR, watching)
+    in_threads(target_folder, tmp_path / "threads", PAIR)
+    assert same_bits(tmp_path / "processes", tmp_path / "threads")
+    assert figures(tmp_path / "processes") == figures(tmp_path / "threads")
+    assert result["step"] == 6
+    assert [done for done, _ in watching.steps] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.nightly
+def test_five_targets_and_three_drafters_as_processes_do_too(target_folder: Path, tmp_path: Path):
+    launch(target_folder, tmp_path / "processes", CONFIG)
+    in_threads(target_folder, tmp_path / "threads", CONFIG)
+    assert same_bits(tmp_path / "processes", tmp_path / "threads")
+    assert figures(tmp_path / "processes") == figures(tmp_path / "threads")
+
+
+class Disturbing(Watching):
+    """Does something once, at a step."""
+
+    def __init__(self, step: int, act: Callable[[], None]) -> None:
+        super().__init__()
+        self._step, self._act = step, act
+
+    def update(self, done: int, total: int, metrics: Mapping[str, Metric] | None = None) -> None:
+        super().update(done, total, metrics)
+        if done == self._step:
+            self._act()
+
+
+def workers() -> list[psutil.Process]:
+    return [
+        each
+        for each in psutil.Process().children(recursive=True)
+        if "dflash.training.process" in each.cmdline() and "torch.distributed.run" not in each.cmdline()
+    ]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_worker_that_is_killed_takes_the_others_down_and_the_next_start_goes_on(
+    target_folder: Path, tmp_path: Path, victim: int
+):
+    config = replace(PAIR, steps=300, checkpoint_every=20)
+    gone: list[float] = []
+
+    def kill() -> None:
+        sorted(workers(), key=lambda each: each.pid)[victim].kill()
+        gone.append(time.monotonic())
+
+    with pytest.raises(StepFailed, match="a worker of the training died"):
+        launch(target_folder, tmp_path / "out", config, Disturbing(30, kill))
+    assert time.monotonic() - gone[0] < 30
+    assert workers() == []
+    assert launch(target_folder, tmp_path / "out", config)["resumed_at"] >= 20
+    in_threads(target_folder, tmp_path / "threads", config)
+    assert same_bits(tmp_path / "out", tmp_path / "threads")
+
+
+@pytest.mark.nightly
+def test_workers_end_when_whoever_started_them_is_killed(target_folder: Path, tmp_path: Path):
+    config = replace(PAIR, steps=100_000, checkpoint_every=1000)
+    program = (
+        "from pathlib import Path; from tests.training import test_processes as t; "
+        f"t.launch(Path({str(target_folder)!r}), Path({str(tmp_path / 'out')!r}), t.train_config({asdict(config)!r}), "
+        "t.Disturbing(3, lambda: print('training', flush=True)))"
+    )
+    with subprocess.Popen([sys.executable, "-B", "-c", program], stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "training\n"
+        started = psutil.Process(launcher.pid).children(recursive=True)
+        launcher.kill()
+    _, alive = psutil.wait_procs(started, timeout=30)
+    assert alive == []
+
+
+@pytest.mark.nightly
+def test_an_interrupt_saves_the_step_and_the_next_start_goes_on_from_there(target_folder: Path, tmp_path: Path):
+    """As threads, since those train the same."""
+    config = replace(PAIR, steps=60, checkpoint_every=50)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        launch(target_folder, tmp_path / "out", config, Disturbing(10, interrupt))
+    assert in_threads(target_folder, tmp_path / "out", config)["resumed_at"] >= 10
+    assert [row["step"] for row in read_metrics(tmp_path / "out" / "metrics.jsonl")] == list(range(1, 61))
+
+
+@pytest.mark.nightly
+def test_what_is_wrong_is_one_line_of_its_own_kind(target_folder: Path, tmp_path: Path):
+    launch(target_folder, tmp_path / "out", PAIR)
+    with pytest.raises(CheckpointError, match="another configuration: seed"):
+        launch(target_folder, tmp_path / "out", replace(PAIR, seed=3))
