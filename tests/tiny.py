@@ -56,8 +56,9 @@ def new_target(seed: int = 0, layers: int = 6) -> Qwen3ForCausalLM:
     return model.double().requires_grad_(False).eval()
 
 
-def new_draft(seed: int = 1, *, layers: int = 2, features: int = 3, block: int = BLOCK) -> DFlashDraftModel:
-    wanted = DraftConfig(layers=layers, features=features, block=block, mask_token_id=MASK_ID)
+def new_draft(seed: int = 1, *, layers: int = 2, features: int = 3, **more: int) -> DFlashDraftModel:
+    """`more` are `block`, and how many layers are `sliding` with which `window`."""
+    wanted = DraftConfig(layers=layers, features=features, mask_token_id=MASK_ID, **({"block": BLOCK} | more))
     draft = DFlashDraftModel(draft_config(target_config(), wanted))
     randomize(draft, seed)
     return draft.double().eval()

@@ -7,6 +7,9 @@ K captured target layers, D head size.
 The target's captured hidden states are fused once, `hidden_norm(fc(features))`, and shared by all layers; each
 layer projects them with its own `k_proj` and `v_proj` and attends over [context ; block] with queries from the
 block alone. The token embedding and the LM head are the target's, frozen, and not part of the checkpoint.
+
+A full layer's queries see all of the context and all of their block. A sliding layer's see the `window` positions that
+end with their own: the last of the context, and the block up to themselves.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from transformers.models.qwen3.modeling_qwen3 import (
 
 Rope = tuple[Tensor, Tensor]
 KeyValue = tuple[Tensor, Tensor]
+
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def capture_layers(num_target_layers: int, count: int) -> list[int]:
@@ -55,11 +60,23 @@ def rotate(states: Tensor, rope: Rope) -> Tensor:
     return states * cos + rotate_half(states) * sin
 
 
-class DFlashAttention(nn.Module):
-    """Attention of a block over [context ; block]; the context's keys and values come in ready made."""
+def sliding_mask(length: int, block: int, window: int, device: torch.device) -> Tensor:
+    """What a sliding layer's queries see, bool (1, 1, block, length + block): a block right after `length` positions of
+    context, each query itself and the `window` - 1 positions before it."""
+    key = torch.arange(length + block, device=device)
+    query = key[length:, None]
+    return ((key <= query) & (key > query - window))[None, None]
 
-    def __init__(self, config: Qwen3Config) -> None:
+
+class DFlashAttention(nn.Module):
+    """Attention of a block over [context ; block]; the context's keys and values come in ready made.
+
+    `window` is in positions, a query's own among them; None is a full layer.
+    """
+
+    def __init__(self, config: Qwen3Config, index: int) -> None:
         super().__init__()
+        self.window: int | None = config.sliding_window if config.layer_types[index] == SLIDING else None
         self.head_dim = config.head_dim
         queries = config.num_attention_heads * config.head_dim
         pairs = config.num_key_value_heads * config.head_dim
@@ -96,9 +113,9 @@ class DFlashAttention(nn.Module):
 class DFlashDecoderLayer(nn.Module):
     """An ordinary pre-norm residual layer. The fused context passes no layer norm, query, output or MLP."""
 
-    def __init__(self, config: Qwen3Config) -> None:
+    def __init__(self, config: Qwen3Config, index: int) -> None:
         super().__init__()
-        self.self_attn = DFlashAttention(config)
+        self.self_attn = DFlashAttention(config, index)
         self.mlp = Qwen3MLP(config)
         self.input_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
@@ -111,7 +128,8 @@ class DFlashDecoderLayer(nn.Module):
 
 class DFlashDraftModel(Qwen3PreTrainedModel):  # type: ignore[misc]  # transformers has no types
     """The drafter. `config` is a Qwen3 configuration with `block_size` and
-    `dflash_config = {"mask_token_id", "target_layer_ids", "block_size"}`.
+    `dflash_config = {"mask_token_id", "target_layer_ids", "block_size"}`; its `layer_types` say which layers slide, and
+    its `sliding_window` how far they look.
 
     Training drives `fuse`, the layers and `norm` one region at a time (`dflash.training.regions`), because each
     is compiled on its own; inference keeps a `context` per layer and calls `draft`.
@@ -124,7 +142,7 @@ class DFlashDraftModel(Qwen3PreTrainedModel):  # type: ignore[misc]  # transform
         self.mask_token_id: int = config.dflash_config["mask_token_id"]
         self.target_layer_ids: list[int] = config.dflash_config["target_layer_ids"]
         self.block_size: int = config.block_size
-        self.layers = nn.ModuleList(DFlashDecoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(DFlashDecoderLayer(config, index) for index in range(config.num_hidden_layers))
         self.fc = nn.Linear(len(self.target_layer_ids) * config.hidden_size, config.hidden_size, bias=False)
         self.hidden_norm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.norm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
@@ -150,24 +168,36 @@ class DFlashDraftModel(Qwen3PreTrainedModel):  # type: ignore[misc]  # transform
         return cos, sin
 
     def forward(self, block: Tensor, positions: Tensor, contexts: list[KeyValue]) -> Tensor:
-        """Draft hidden states (B, Q, H) of one block after all of the context kept in `contexts`.
+        """Draft hidden states (B, Q, H) of one block right after the context kept in `contexts`.
 
         `block` (B, Q, H) are the embeddings of [anchor, mask, mask, ...] at `positions` (B, Q).
         """
         rope = self.rope(block, positions)
-        for layer, context in zip(self.layers, contexts, strict=True):
-            block = layer(block, rope, context)
+        sliding: Tensor | None = None
+        for layer, window, context in zip(self.layers, self.windows, contexts, strict=True):
+            if window is not None and sliding is None:  # one mask for all: their contexts are as long as each other
+                sliding = sliding_mask(context[0].shape[2], block.shape[1], window, block.device)
+            block = layer(block, rope, context, None if window is None else sliding)
         return self.norm(block)
 
+    @property
+    def windows(self) -> list[int | None]:
+        """Each layer's `window`."""
+        return [layer.self_attn.window for layer in cast("Iterable[DFlashDecoderLayer]", self.layers)]
+
     def extend(self, contexts: list[KeyValue] | None, features: Tensor, positions: Tensor) -> list[KeyValue]:
-        """Append the keys and values of `features` (B, S, K * H) at `positions` (B, S) to each layer's context."""
+        """Append the keys and values of `features` (B, S, K * H) at `positions` (B, S) to each layer's context, of
+        which a sliding layer keeps what a block after it can see: `window` - 1 positions."""
         fused = self.fuse(features)
         rope = self.rope(fused, positions)
         layers = cast("Iterable[DFlashDecoderLayer]", self.layers)
         new = [layer.self_attn.key_value(fused, rope) for layer in layers]
-        if contexts is None:
-            return new
+        if contexts is not None:
+            new = [
+                (torch.cat((key, more_key), dim=2), torch.cat((value, more_value), dim=2))
+                for (key, value), (more_key, more_value) in zip(contexts, new, strict=True)
+            ]
         return [
-            (torch.cat((key, more_key), dim=2), torch.cat((value, more_value), dim=2))
-            for (key, value), (more_key, more_value) in zip(contexts, new, strict=True)
+            (key, value) if window is None else (key[:, :, 1 - window :], value[:, :, 1 - window :])
+            for window, (key, value) in zip(self.windows, new, strict=True)
         ]

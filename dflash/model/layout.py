@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,10 @@ from transformers import AutoModel, Qwen3Config
 
 from dflash.errors import CheckpointError
 from dflash.model import draft as draft_module
-from dflash.model.draft import DFlashDraftModel
+from dflash.model.draft import FULL, SLIDING, DFlashDraftModel
 from dflash.model.tensors import write_tensors
 
 WEIGHTS, INDEX, CONFIG, CODE = "model.safetensors", "model.safetensors.index.json", "config.json", "dflash.py"
-FULL = "full_attention"
 CLASS = "DFlashDraftModel"
 
 NOT_THE_DRAFTERS = {"embed_tokens.weight", "lm_head.weight", "rotary_emb.inv_freq"}
@@ -36,10 +36,8 @@ NOT_THE_DRAFTERS = {"embed_tokens.weight", "lm_head.weight", "rotary_emb.inv_fre
 PLAIN: dict[str, tuple[object, ...]] = {
     "attention_sink_bias": (False,),
     "attention_value_scale": (1,),
-    "causal": (False,),
     "final_logit_softcapping": (0,),
     "input_embedding_scale": (1,),
-    "is_causal": (False,),
     "output_multiplier": (1,),
     "projector_type": ("dflash",),
     "sample_from_anchor": (False,),
@@ -48,6 +46,9 @@ PLAIN: dict[str, tuple[object, ...]] = {
 """Fields of published drafters, at the top or in `dflash_config`, and the values with which they compute what this
 model does; null is always one."""
 
+CAUSAL = ("causal", "is_causal")
+"""Such fields that make the blocks of all layers causal, or those of none, instead of those of sliding layers."""
+
 
 def published_config(config: Qwen3Config, dtype: torch.dtype) -> dict[str, Any]:
     """The fields of `config.json`."""
@@ -55,6 +56,7 @@ def published_config(config: Qwen3Config, dtype: torch.dtype) -> dict[str, Any]:
     for unused in ("_name_or_path", "id2label", "label2id", "problem_type"):
         fields.pop(unused, None)
     rope = dict(config.rope_parameters)
+    sliding = SLIDING in config.layer_types
     fields |= {
         "architectures": [CLASS],
         "auto_map": {"AutoModel": f"dflash.{CLASS}"},
@@ -62,9 +64,9 @@ def published_config(config: Qwen3Config, dtype: torch.dtype) -> dict[str, Any]:
         "num_target_layers": config.num_target_layers,
         "block_size": config.block_size,
         "dflash_config": {**config.dflash_config, "block_size": config.block_size},
-        "layer_types": [FULL] * config.num_hidden_layers,
-        "use_sliding_window": False,
-        "sliding_window": None,
+        "layer_types": list(config.layer_types),
+        "use_sliding_window": sliding,
+        "sliding_window": config.sliding_window if sliding else None,
         "max_window_layers": config.num_hidden_layers,
         "tie_word_embeddings": False,
         "dtype": str(dtype).removeprefix("torch."),
@@ -99,18 +101,27 @@ def read_config(folder: Path) -> Qwen3Config:
     for name in ("mask_token_id", "target_layer_ids"):
         if own.get(name) is None:
             raise ValueError(f"dflash_config has no {name}")
-    for name, plain in PLAIN.items():
-        for value in (fields.get(name), own.get(name)):
-            if value is not None and value not in plain:
-                raise ValueError(f"its {name} is {json.dumps(value)}, which this model does not compute")
+    _refuse_other_values(fields, PLAIN)
     sizes = {value for value in (fields.get("block_size"), own.get("block_size")) if value is not None}
     if len(sizes) != 1:
         raise ValueError(f"block_size is given {'twice, differently' if sizes else 'nowhere'}")
     fields["block_size"] = sizes.pop()
     config = Qwen3Config.from_dict(fields)
-    if set(config.layer_types) != {FULL}:
-        raise ValueError("it has layers with sliding attention")
+    kinds, window = set(config.layer_types), config.sliding_window
+    if unknown := kinds - {FULL, SLIDING}:
+        raise ValueError(f"it has layers of the kind {min(unknown)}, which this model does not compute")
+    if SLIDING in kinds and (window is None or window < config.block_size):
+        raise ValueError(f"it has sliding layers, but its sliding_window in use is {json.dumps(window)}: below a block")
+    everywhere = (SLIDING in kinds,) if len(kinds) == 1 else ()
+    _refuse_other_values(fields, dict.fromkeys(CAUSAL, everywhere))
     return config
+
+
+def _refuse_other_values(fields: dict[str, Any], plain: Mapping[str, tuple[object, ...]]) -> None:
+    for name, values in plain.items():
+        for value in (fields.get(name), fields["dflash_config"].get(name)):
+            if value is not None and value not in values:
+                raise ValueError(f"its {name} is {json.dumps(value)}, which this model does not compute")
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
@@ -137,7 +148,7 @@ def load_draft(folder: Path) -> DFlashDraftModel:
 
     Raises:
         CheckpointError: a file is missing or damaged, a tensor is missing, unknown or of another shape, or the drafter
-            is of another kind: with sliding attention, scaled logits or a selector of candidates, say.
+            is of another kind: with scaled logits or a selector of candidates, say.
     """
     try:
         model = DFlashDraftModel(read_config(folder))
@@ -149,9 +160,10 @@ def load_draft(folder: Path) -> DFlashDraftModel:
     return model.eval()
 
 
+@torch.no_grad()
 def publish(source: Path, out: Path) -> dict[str, Any]:
     """Write the drafter of `source` into `out` and prove it: transformers loads it by its own `auto_map`, with the
-    same output to the last bit. Returns what was written.
+    same output to the last bit, after a context that is longer than the longest window. Returns what was written.
 
     Raises:
         CheckpointError: the reloaded drafter differs.
@@ -161,12 +173,11 @@ def publish(source: Path, out: Path) -> dict[str, Any]:
     theirs = AutoModel.from_pretrained(out, trust_remote_code=True, local_files_only=True, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(0)
     size = mine.config.hidden_size
-    features = torch.randn(1, 5, len(mine.target_layer_ids) * size, generator=generator)
+    length = 5 + max(window or 0 for window in mine.windows)
+    features = torch.randn(1, length, len(mine.target_layer_ids) * size, generator=generator)
     block = torch.randn(1, mine.block_size, size, generator=generator)
-    positions = torch.arange(5 + mine.block_size)[None]
-    outputs = [
-        model(block, positions[:, 5:], model.extend(None, features, positions[:, :5])) for model in (mine, theirs)
-    ]
+    before, after = torch.arange(length + mine.block_size)[None].split((length, mine.block_size), dim=1)
+    outputs = [model(block, after, model.extend(None, features, before)) for model in (mine, theirs)]
     if not torch.equal(*outputs):
         raise CheckpointError("reloaded by transformers, the drafter gives another output", where=str(out))
     return {"tensors": len(mine.state_dict()), "parameters": sum(p.numel() for p in mine.parameters())}

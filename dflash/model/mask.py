@@ -5,6 +5,7 @@ the drafted tokens (Q = A * block of them), keys are [S context | Q drafted]. A 
 
 * context of its own document, strictly before its anchor (the anchor's hidden state is not there at inference),
 * its own block, in both directions,
+* in a sliding layer, of these only the `window` positions that end with its own: the block is causal there,
 * nothing else. The block of an unused anchor slot sees only itself: a row of the mask that is False everywhere
   turns a softmax into NaN.
 
@@ -26,27 +27,39 @@ class Ranges(NamedTuple):
     limit: Tensor
 
 
-def context_ranges(anchors: Tensor, positions: Tensor, block: int) -> Ranges:
-    """Ranges of all queries, from `anchors` (B, A), -1 for an unused slot, and `positions` (B, S) inside documents."""
+def context_ranges(anchors: Tensor, positions: Tensor, block: int, window: int | None = None) -> Ranges:
+    """Ranges of all queries, from `anchors` (B, A), -1 for an unused slot, and `positions` (B, S) inside documents.
+
+    `window`, a sliding layer's, is at least `block`: then no query's window begins after its anchor.
+    """
     used = anchors.clamp(min=0)
     start = (used - positions.gather(1, used)).masked_fill(anchors < 0, 0)
-    return Ranges(*(bound.int().repeat_interleave(block, dim=1) for bound in (start, used)))
+    start, limit = (bound.int().repeat_interleave(block, dim=1) for bound in (start, used))
+    if window is not None:
+        offset = torch.arange(start.shape[1], dtype=torch.int32, device=start.device) % block
+        start = torch.maximum(start, limit + offset - (window - 1))
+    return Ranges(start, limit)
 
 
-def visible(query: Tensor, key: Tensor, start: Tensor, limit: Tensor, *, length: int, block: int) -> Tensor:
-    """Whether drafted token `query`, whose range is [start, limit), sees `key`; tensors that broadcast."""
+def visible(
+    query: Tensor, key: Tensor, start: Tensor, limit: Tensor, *, length: int, block: int, causal: bool = False
+) -> Tensor:
+    """Whether drafted token `query`, whose range is [start, limit), sees `key`; tensors that broadcast. Blocks are
+    `causal` in sliding layers."""
     context = (key >= start) & (key < limit)
     own_block = (key - length) // block == query // block
+    if causal:
+        own_block = own_block & (key - length <= query)
     return torch.where(key < length, context, own_block)
 
 
-def dense_mask(ranges: Ranges, length: int, block: int) -> Tensor:
+def dense_mask(ranges: Ranges, length: int, block: int, causal: bool = False) -> Tensor:
     """The mask written out: bool (B, 1, Q, S + Q), S = `length`."""
     drafted = ranges.start.shape[1]
     query = torch.arange(drafted, device=ranges.start.device)[:, None]
     key = torch.arange(length + drafted, device=ranges.start.device)
     bounds = (bound[:, None, :, None] for bound in ranges)
-    return visible(query, key, *bounds, length=length, block=block)
+    return visible(query, key, *bounds, length=length, block=block, causal=causal)
 
 
 def document_mask(documents: Tensor) -> Tensor:

@@ -36,12 +36,13 @@ class Tiles(NamedTuple):
     full_keys_at: Tensor
     ranges: Ranges
 
-    def block_mask(self, length: int, block: int) -> BlockMask:
-        """flex attention's own object; `length` is S."""
+    def block_mask(self, length: int, block: int, causal: bool = False) -> BlockMask:
+        """flex attention's own object; `length` is S, and `causal` what `tiles_of` was told: it shapes the kernel."""
         start, limit = self.ranges
 
         def pair(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return visible(query, key, start[batch, query], limit[batch, query], length=length, block=block)
+            bounds = start[batch, query], limit[batch, query]
+            return visible(query, key, *bounds, length=length, block=block, causal=causal)
 
         drafted = start.shape[1]
         return BlockMask(
@@ -59,15 +60,15 @@ class Tiles(NamedTuple):
         )
 
 
-def tiles_of(ranges: Ranges, length: int, block: int) -> Tiles:
+def tiles_of(ranges: Ranges, length: int, block: int, causal: bool = False) -> Tiles:
     """The tiles of a row of `length` context tokens, a multiple of `TILE` as the number of queries is."""
-    some, full = tile_maps(ranges, length, block)
+    some, full = tile_maps(ranges, length, block, causal)
     by_query = (*_listed(some), *_listed(full))
     by_key = (*_listed(some.transpose(-1, -2)), *_listed(full.transpose(-1, -2)))
     return Tiles(*by_query, *by_key, ranges)
 
 
-def tile_maps(ranges: Ranges, length: int, block: int) -> tuple[Tensor, Tensor]:
+def tile_maps(ranges: Ranges, length: int, block: int, causal: bool = False) -> tuple[Tensor, Tensor]:
     """Which tiles hold some pairs that see each other, and not all, and which hold all: bool (B, 1, Q / T, K / T)."""
     device = ranges.start.device
     start, limit = (bound.unflatten(1, (-1, TILE))[..., None] for bound in ranges)  # (B, Q / T, T, 1)
@@ -78,6 +79,8 @@ def tile_maps(ranges: Ranges, length: int, block: int) -> tuple[Tensor, Tensor]:
     key = torch.arange(start.shape[1], device=device) * TILE
     last = TILE - 1
     own = (key // block <= (query + last) // block) & ((key + last) // block >= query // block)
+    if causal:
+        own &= key <= query
     own = own.expand(len(seen), -1, -1)
     some = torch.cat((seen & ~whole, own), dim=-1)
     full = torch.cat((whole, torch.zeros_like(own)), dim=-1)

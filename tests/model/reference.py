@@ -22,6 +22,10 @@ class Rules:
     context: Callable[[int, int], bool] = lambda position, anchor: position < anchor
     block: Callable[[int, int], bool] = lambda query, key: True
     first_position: Callable[[int], int] = lambda anchor: anchor
+    sliding_context: Callable[[int, int, int, int], bool] = lambda position, anchor, offset, window: (
+        anchor + offset - (window - 1) <= position < anchor
+    )
+    sliding_block: Callable[[int, int], bool] = lambda query, key: key <= query
 
 
 def rms_norm(vector: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -56,9 +60,20 @@ class SlowDraft:
             return parts
         return [turned(self.norm(part, norm), position, self.theta) for part in parts]
 
-    def attend(self, layer: str, states: list[Tensor], context: list[Tensor], anchor: int) -> list[Tensor]:
+    def sees(self, index: int, query: int, anchor: int, context: int) -> list[int]:
+        """What the block's token `query` looks at in a layer: places among `context` tokens, and the block's after."""
+        rules, window = self.rules, self.config.sliding_window
+        if self.config.layer_types[index] == "sliding_attention":
+            seen = [place for place in range(context) if rules.sliding_context(place, anchor, query, window)]
+            own = [key for key in range(self.config.block_size) if rules.sliding_block(query, key)]
+        else:
+            seen = [place for place in range(context) if rules.context(place, anchor)]
+            own = [key for key in range(self.config.block_size) if rules.block(query, key)]
+        return seen + [context + key for key in own]
+
+    def attend(self, index: int, states: list[Tensor], context: list[Tensor], anchor: int) -> list[Tensor]:
         """`states` are the block's, at the anchor's position and after; `context` the document's fused features."""
-        name = f"{layer}.self_attn"
+        name = f"layers.{index}.self_attn"
         first = self.rules.first_position(anchor)
         group = self.config.num_attention_heads // self.config.num_key_value_heads
         placed = [*enumerate(context), *enumerate(states, start=first)]
@@ -66,8 +81,7 @@ class SlowDraft:
         all_values = [self.heads(state, f"{name}.v_proj", None, position) for position, state in placed]
         mixed = []
         for query, state in enumerate(states):
-            seen = [position for position in range(len(context)) if self.rules.context(position, anchor)]
-            seen += [len(context) + key for key in range(len(states)) if self.rules.block(query, key)]
+            seen = self.sees(index, query, anchor, len(context))
             keys, values = [all_keys[place] for place in seen], [all_values[place] for place in seen]
             heads = []
             for head, q in enumerate(self.heads(state, f"{name}.q_proj", f"{name}.q_norm", first + query)):
@@ -89,7 +103,7 @@ class SlowDraft:
         states = [embedding[tokens[anchor]]] + [embedding[mask]] * (self.config.block_size - 1)
         for index in range(self.config.num_hidden_layers):
             layer = f"layers.{index}"
-            attended = self.attend(layer, [self.norm(s, f"{layer}.input_layernorm") for s in states], context, anchor)
+            attended = self.attend(index, [self.norm(s, f"{layer}.input_layernorm") for s in states], context, anchor)
             states = [state + more for state, more in zip(states, attended, strict=True)]
             states = [s + self.mlp(layer, self.norm(s, f"{layer}.post_attention_layernorm")) for s in states]
         return torch.stack([self.norm(state, "norm") for state in states])

@@ -63,7 +63,11 @@ class Learnt:
 
 @pytest.fixture(scope="module")
 def learnt(target: Qwen3ForCausalLM) -> Learnt:
-    draft, prompt = new_draft(), prompt_of(9)
+    return learn(target, new_draft())
+
+
+def learn(target: Qwen3ForCausalLM, draft: DFlashDraftModel) -> Learnt:
+    prompt = prompt_of(9)
     answer = greedy(target, prompt, 60)
     tokens = torch.tensor([prompt + answer])
     anchors = list(range(len(prompt), tokens.shape[1] - 1, 3))
@@ -182,6 +186,14 @@ def test_a_drafter_that_is_never_right_gains_one_token_each_round(constant: Qwen
 
 def test_each_round_gains_what_training_would_have_counted_at_its_anchor(target: Qwen3ForCausalLM, learnt: Learnt):
     """So that features, positions and anchors of inference are those of training, on gains of every size."""
+    gains_as_trained(target, learnt)
+
+
+def test_so_does_each_round_of_a_drafter_that_slides(target: Qwen3ForCausalLM):
+    gains_as_trained(target, learn(target, new_draft(sliding=1, window=6)))
+
+
+def gains_as_trained(target: Qwen3ForCausalLM, learnt: Learnt) -> None:
     tokens = torch.tensor([learnt.prompt + learnt.answer])
     found = generate(target, learnt.draft, learnt.prompt, 50)
     starts = [len(learnt.prompt)]

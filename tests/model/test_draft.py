@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from dflash.model.draft import DFlashDraftModel, capture_layers
+from dflash.model.draft import DFlashDraftModel, KeyValue, capture_layers
 from dflash.model.loss import slot_decay
 from dflash.model.target import Capture
 from dflash.training.batches import MicroBatch
@@ -19,6 +19,7 @@ from tests.model.reference import Rules, SlowDraft, slow_terms
 from tests.tiny import BLOCK, draft_eagerly, micro_batch, new_draft
 
 GAMMA = 4.0
+WINDOW = 6
 CLOSE = 1e-5
 """transformers' RMSNorm and our cross-entropy compute in float32 (eps 6e-8) whatever the dtype, so two correct
 computations in float64 differ by up to 1e-6; a fault moves some slot by more than 1e-2."""
@@ -52,16 +53,25 @@ def features_of(target: Qwen3ForCausalLM, draft: DFlashDraftModel, batch: MicroB
     return Capture(target, draft.target_layer_ids).features(batch.tokens, batch.positions, batch.documents)
 
 
-@pytest.fixture(scope="module")
-def scene(target: Qwen3ForCausalLM) -> Scene:
+def scene_of(target: Qwen3ForCausalLM, draft: DFlashDraftModel) -> Scene:
     generator = torch.Generator().manual_seed(3)
-    draft = new_draft()
     tokens = torch.randint(0, 256, (2, 24), generator=generator)
     trainable = torch.rand(2, 24, generator=generator) < 0.9
     # Anchors that overlap, that end a document, that start one, at a row's end, and slots that are not used.
     anchors = [[2, 3, 8, 12, 19, -1], [0, 4, 11, 20, 21, -1]]
     batch = micro_batch(tokens, [[9, 12], [5, 19]], anchors, trainable)
     return Scene(target, draft, batch, features_of(target, draft, batch))
+
+
+@pytest.fixture(scope="module")
+def scene(target: Qwen3ForCausalLM) -> Scene:
+    return scene_of(target, new_draft())
+
+
+@pytest.fixture(scope="module")
+def sliding(target: Qwen3ForCausalLM) -> Scene:
+    """The same with a drafter whose first layer slides, and whose last does not."""
+    return scene_of(target, new_draft(sliding=1, window=WINDOW))
 
 
 def own_document(batch: MicroBatch, row: int, anchor: int) -> tuple[slice, int]:
@@ -85,11 +95,12 @@ class SlowBlock:
 
 
 @torch.no_grad()
-def slow_blocks(scene: Scene, rules: Rules | None = None) -> list[SlowBlock]:
+def slow_blocks(scene: Scene, rules: Rules | None = None, *, last: int = 0) -> list[SlowBlock]:
+    """The `last` of the scene's blocks, or all."""
     slow = SlowDraft(scene.draft.state_dict(), scene.draft.config, rules)
     embedding, head = scene.target.model.embed_tokens.weight, scene.target.lm_head.weight
     blocks = []
-    for row, slot, place in used(scene):
+    for row, slot, place in list(used(scene))[-last:]:
         span, anchor = own_document(scene.batch, row, place)
         tokens = scene.batch.tokens[row, span]
         # The target alone on this document, by transformers, and the drafter's features picked from all it gives.
@@ -105,7 +116,20 @@ def slow(scene: Scene) -> list[SlowBlock]:
     return slow_blocks(scene)
 
 
+@pytest.fixture(scope="module")
+def slow_sliding(sliding: Scene) -> list[SlowBlock]:
+    return slow_blocks(sliding)
+
+
 def test_a_training_pass_over_packed_rows_is_the_papers_one_block_at_a_time(scene: Scene, slow: list[SlowBlock]):
+    agree(scene, slow)
+
+
+def test_so_it_is_with_a_sliding_layer(sliding: Scene, slow_sliding: list[SlowBlock]):
+    agree(sliding, slow_sliding)
+
+
+def agree(scene: Scene, slow: list[SlowBlock]) -> None:
     wanted, surprise = scene.wanted(), scene.surprise()
     weights = wanted.weights.view(surprise.shape)
     loss = weight = 0.0
@@ -157,6 +181,32 @@ def test_the_comparison_notices_that(scene: Scene, slow: list[SlowBlock], fault:
     assert max_difference(slow, [block.terms() for block in wrong]) > 1000 * CLOSE
 
 
+SLIDING_FAULTS = {
+    "the window is one too short": Rules(
+        sliding_context=lambda position, anchor, offset, window: anchor + offset - (window - 2) <= position < anchor
+    ),
+    "the window is one too long": Rules(
+        sliding_context=lambda position, anchor, offset, window: anchor + offset - window <= position < anchor
+    ),
+    "the window ends with the anchor": Rules(
+        sliding_context=lambda position, anchor, offset, window: anchor - (window - 1) <= position < anchor
+    ),
+    "the whole context is visible": Rules(sliding_context=lambda position, anchor, offset, window: position < anchor),
+    "the anchor's own hidden state is in the window": Rules(
+        sliding_context=lambda position, anchor, offset, window: anchor + offset - (window - 1) <= position <= anchor
+    ),
+    "a sliding layer is not causal": Rules(sliding_block=lambda query, key: True),
+    "a sliding layer's token does not see itself": Rules(sliding_block=lambda query, key: key < query or not query),
+    "a full layer is causal": Rules(block=lambda query, key: key <= query),
+}
+
+
+@pytest.mark.parametrize("fault", SLIDING_FAULTS)
+def test_with_a_sliding_layer_the_comparison_notices_that(sliding: Scene, slow_sliding: list[SlowBlock], fault: str):
+    wrong = slow_blocks(sliding, SLIDING_FAULTS[fault], last=2)
+    assert max_difference(slow_sliding[-2:], [block.terms() for block in wrong]) > 1000 * CLOSE
+
+
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_the_comparison_notices_labels_that_are_off_by_one(slow: list[SlowBlock], shift: int):
     assert max_difference(slow, [block.terms(shift) for block in slow]) > 1000 * CLOSE
@@ -169,6 +219,16 @@ def max_difference(slow: list[SlowBlock], others: list[list[tuple[float, float]]
 
 def test_inference_drafts_what_training_drafts_at_the_same_anchor(scene: Scene):
     """Block by block with kept contexts, each in one document alone; packed beside others in training."""
+    infer_the_same(scene)
+
+
+def test_so_it_does_with_a_sliding_layer_which_keeps_no_more_than_its_window(sliding: Scene):
+    contexts = infer_the_same(sliding)
+    assert [key.shape[2] for key, _ in contexts] == [WINDOW - 1, 16]
+
+
+def infer_the_same(scene: Scene) -> list[KeyValue]:
+    """The contexts that the last document ended with."""
     trained, wanted = scene.surprise(), scene.wanted()
     embed, head = scene.target.model.embed_tokens, scene.target.lm_head
     compared = 0
@@ -189,6 +249,8 @@ def test_inference_drafts_what_training_drafts_at_the_same_anchor(scene: Scene):
             assert torch.allclose(-logs, trained[row, slot], rtol=CLOSE, atol=CLOSE)
             compared += 1
     assert compared == 8
+    assert contexts is not None
+    return contexts
 
 
 @pytest.mark.parametrize("place", range(24))
@@ -199,6 +261,21 @@ def test_of_the_features_only_those_before_the_anchor_in_its_document_matter(sce
     for row, slot, anchor in used(scene):
         before = place < anchor and scene.batch.documents[row, place] == scene.batch.documents[row, anchor]
         assert moved[row, slot] > 1e-3 if before else moved[row, slot] == 0, (row, anchor)
+
+
+def test_of_the_features_a_sliding_layers_slot_reads_only_those_in_its_window(target: Qwen3ForCausalLM):
+    """One layer, so that nothing reaches a slot by way of another."""
+    scene = scene_of(target, new_draft(layers=1, sliding=1, window=WINDOW))
+    before = scene.surprise()
+    for place in range(24):
+        features = scene.features.clone()
+        features[:, place] += 1.0
+        moved = (scene.surprise(features=features) - before).abs()
+        for row, slot, anchor in used(scene):
+            document, _ = own_document(scene.batch, row, anchor)
+            for k in range(1, BLOCK):
+                seen = max(document.start, anchor + k - (WINDOW - 1)) <= place < anchor
+                assert moved[row, slot, k - 1] > 1e-4 if seen else moved[row, slot, k - 1] == 0, (row, anchor, k, place)
 
 
 @pytest.mark.parametrize("place", range(24))

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from dflash.errors import CheckpointError
 from dflash.model.draft import DFlashDraftModel
-from dflash.model.layout import PLAIN, load_draft, write_layout
+from dflash.model.layout import CAUSAL, PLAIN, load_draft, write_layout
 from tests.tiny import BLOCK, HIDDEN, new_draft
 
 CODE = Path(__file__).parents[2]
+WINDOW = 6
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,15 @@ def folder(tmp_path: Path, draft: DFlashDraftModel) -> Path:
     made = tmp_path / "draft"
     made.mkdir()
     write_layout(draft, made)
+    return made
+
+
+@pytest.fixture
+def sliding(tmp_path: Path) -> Path:
+    """A folder of a drafter whose first layer slides."""
+    made = tmp_path / "sliding"
+    made.mkdir()
+    write_layout(new_draft(layers=2, sliding=1, window=WINDOW).float(), made)
     return made
 
 
@@ -87,6 +97,17 @@ def test_the_config_has_every_published_field(folder: Path):
     assert {name: fields.get(name, "(missing)") for name in published} == published
 
 
+def test_of_a_drafter_with_a_sliding_layer_it_says_which_and_how_far_it_looks(sliding: Path):
+    written = {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": WINDOW,
+        "use_sliding_window": True,
+        "max_window_layers": 2,
+    }
+    assert {name: fields_of(sliding)[name] for name in written} == written
+    assert load_draft(sliding).windows == [WINDOW, None]
+
+
 def test_a_scaled_rope_is_written_in_both_schemas(tmp_path: Path):
     draft = new_draft()
     scaled = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 128}
@@ -109,7 +130,9 @@ def test_the_weights_have_the_published_names_and_no_embedding_or_head(folder: P
     assert tensors["fc.weight"].shape == (HIDDEN, 3 * HIDDEN)
 
 
-def test_a_drafter_comes_back_bit_by_bit(folder: Path, draft: DFlashDraftModel):
+@pytest.mark.parametrize("of", ["folder", "sliding"])
+def test_a_drafter_comes_back_bit_by_bit(of: str, draft: DFlashDraftModel, request: pytest.FixtureRequest):
+    folder: Path = request.getfixturevalue(of)
     back = load_draft(folder)
     assert not back.training
     before, after = draft.state_dict(), back.state_dict()
@@ -193,12 +216,26 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 
 
 def output(draft: DFlashDraftModel) -> Tensor:
-    """Draft hidden states of one block after five positions of context."""
+    """Draft hidden states of one block after nine positions of context."""
     generator = torch.Generator().manual_seed(7)
-    features = torch.randn(1, 5, 3 * HIDDEN, generator=generator)
+    features = torch.randn(1, 9, 3 * HIDDEN, generator=generator)
     block = torch.randn(1, BLOCK, HIDDEN, generator=generator)
-    positions = torch.arange(5 + BLOCK)[None]
-    return draft(block, positions[:, 5:], draft.extend(None, features, positions[:, :5]))
+    positions = torch.arange(9 + BLOCK)[None]
+    return draft(block, positions[:, 9:], draft.extend(None, features, positions[:, :9]))
+
+
+@torch.no_grad()
+def test_each_way_to_say_which_layers_slide_is_heard(sliding: Path):
+    first = output(load_draft(sliding))
+    assert torch.equal(first, output(new_draft(layers=2, sliding=1, window=WINDOW).float()))
+    change(sliding, layer_types=["full_attention", "sliding_attention"])
+    last = output(load_draft(sliding))
+    change(sliding, "layer_types", max_window_layers=1)  # as transformers had it first: all layers from this one on
+    assert torch.equal(output(load_draft(sliding)), last)
+    change(sliding, "layer_types", use_sliding_window=False)
+    none = output(load_draft(sliding))
+    assert torch.equal(none, output(new_draft(layers=2).float()))
+    assert len({float(each.sum()) for each in (first, last, none)}) == 3
 
 
 @pytest.mark.parametrize("writer", WRITERS)
@@ -222,6 +259,24 @@ def test_a_drafter_that_computes_something_else_is_refused_by_the_field_that_say
         change(folder, name, "dflash_config", **{"dflash_config": own} | fields)
         with pytest.raises(CheckpointError, match=f"its {name} is {json.dumps(other)}, which this model does not"):
             load_draft(folder)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("slide", [0, 1, 2])
+def test_causal_blocks_are_those_of_the_sliding_layers_and_what_says_otherwise_is_refused(
+    folder: Path, name: str, slide: int
+):
+    types = ["sliding_attention"] * slide + ["full_attention"] * (2 - slide)
+    slides = {"layer_types": types, "use_sliding_window": slide > 0, "sliding_window": WINDOW if slide else None}
+    own = fields_of(folder)["dflash_config"]
+    for value, right in ((None, True), (False, slide == 0), (True, slide == 2)):
+        for fields in ({name: value, "dflash_config": own}, {"dflash_config": own | {name: value}}):
+            change(folder, name, **slides | fields)
+            if right:
+                assert load_draft(folder).windows == [WINDOW] * slide + [None] * (2 - slide)
+                continue
+            with pytest.raises(CheckpointError, match=f"its {name} is {json.dumps(value)}, which this model does not"):
+                load_draft(folder)
 
 
 def without_tensor(folder: Path) -> None:
@@ -276,9 +331,21 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         ),
         "block_size is given nowhere",
     ),
-    "sliding layers": (
+    "sliding layers without a window": (
         lambda folder: change(folder, layer_types=["sliding_attention", "full_attention"]),
-        "sliding attention",
+        "it has sliding layers, but its sliding_window in use is null: below a block",
+    ),
+    "sliding layers whose window is not in use": (
+        lambda folder: change(folder, layer_types=["sliding_attention", "full_attention"], sliding_window=8),
+        "it has sliding layers, but its sliding_window in use is null: below a block",
+    ),
+    "a window that no block fits in": (
+        lambda folder: change(folder, layer_types=["sliding_attention"] * 2, sliding_window=3, use_sliding_window=True),
+        "it has sliding layers, but its sliding_window in use is 3: below a block",
+    ),
+    "layers of a third kind": (
+        lambda folder: change(folder, layer_types=["chunked_attention", "full_attention"]),
+        "it has layers of the kind chunked_attention, which this model does not compute",
     ),
     "torn weights": (torn, "incomplete"),
     "a missing tensor": (without_tensor, "layers.1.self_attn.k_norm.weight"),
@@ -341,8 +408,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from dflash.errors import CheckpointError
 from dflash.model import layout
-source, good, bad, altered = map(Path, sys.argv[1:])
+source, good, bad, altered, sliding, shorter = map(Path, sys.argv[1:])
 print(layout.publish(source, good))
+print(layout.publish(sliding, sliding))
+published = layout.published_config
+layout.published_config = lambda config, dtype: published(config, dtype) | {"sliding_window": config.sliding_window - 1}
+try:
+    layout.publish(sliding, shorter)
+except CheckpointError as failure:
+    print(failure)
+layout.published_config = published
 layout.draft_module = SimpleNamespace(__file__=altered)
 try:
     layout.publish(source, bad)
@@ -352,17 +427,18 @@ except CheckpointError as failure:
 
 
 def test_publishing_proves_that_transformers_gives_the_same_output(
-    folder: Path, draft: DFlashDraftModel, tmp_path: Path
+    folder: Path, sliding: Path, draft: DFlashDraftModel, tmp_path: Path
 ):
-    good, bad, altered = (tmp_path / name for name in ("good", "bad", "altered.py"))
-    good.mkdir()
-    bad.mkdir()
+    good, bad, altered, shorter = (tmp_path / name for name in ("good", "bad", "altered.py", "shorter"))
+    for made in (good, bad, shorter):
+        made.mkdir()
     code = (folder / "dflash.py").read_text()
     assert code.count("return self.norm(block)") == 1
     altered.write_text(code.replace("return self.norm(block)", "return self.norm(block) * 1.0001"))
-    done = isolated(PUBLISH, str(folder), str(good), str(bad), str(altered), home=tmp_path, project=True)
+    words = map(str, (folder, good, bad, altered, sliding, shorter))
+    done = isolated(PUBLISH, *words, home=tmp_path, project=True)
     assert done.returncode == 0, done.stderr
-    said, complaint = done.stdout.splitlines()
-    assert said == str({"tensors": 25, "parameters": sum(p.numel() for p in draft.parameters())})
-    assert complaint == f"{bad}: reloaded by transformers, the drafter gives another output"
+    said = str({"tensors": 25, "parameters": sum(p.numel() for p in draft.parameters())})
+    complaints = [f"{each}: reloaded by transformers, the drafter gives another output" for each in (shorter, bad)]
+    assert done.stdout.splitlines() == [said, said, *complaints]
     assert (good / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()

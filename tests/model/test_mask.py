@@ -46,9 +46,10 @@ def positions_in(documents: list[int]) -> list[int]:
     return [place - documents.index(each) if each >= 0 else 0 for place, each in enumerate(documents)]
 
 
-def mask_of(anchors: list[list[int]], documents: list[list[int]], block: int) -> Tensor:
+def mask_of(anchors: list[list[int]], documents: list[list[int]], block: int, window: int | None = None) -> Tensor:
     positions = torch.tensor([positions_in(row) for row in documents])
-    return dense_mask(context_ranges(torch.tensor(anchors), positions, block), len(documents[0]), block)
+    ranges = context_ranges(torch.tensor(anchors), positions, block, window)
+    return dense_mask(ranges, len(documents[0]), block, causal=window is not None)
 
 
 @st.composite
@@ -79,6 +80,30 @@ def test_a_drafted_token_sees_context_before_its_anchor_and_its_own_block_only(
     for row in range(len(anchors)):
         assert torch.equal(mask[row, 0], by_loop(anchors[row], documents[row], block, SEEN))
     assert mask.any(-1).all()  # a query that sees nothing turns a softmax into NaN
+
+
+def within(anchors: list[int], length: int, block: int, window: int) -> Tensor:
+    """Which keys are among the `window` positions that end with the drafted token's own, in the row."""
+
+    def position(token: int) -> int:
+        return max(0, anchors[token // block]) + token % block
+
+    drafted = len(anchors) * block
+    places = [*range(length), *(position(token) for token in range(drafted))]
+    return torch.tensor([[0 <= position(query) - place < window for place in places] for query in range(drafted)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(packed_rows(), st.integers(0, 12))
+def test_in_a_sliding_layer_it_sees_of_these_the_window_that_ends_with_itself(
+    rows: tuple[list[list[int]], list[list[int]], int], beyond: int
+):
+    anchors, documents, block = rows
+    mask = mask_of(anchors, documents, block, block + beyond)
+    for row in range(len(anchors)):
+        everything = by_loop(anchors[row], documents[row], block, SEEN)
+        assert torch.equal(mask[row, 0], everything & within(anchors[row], len(documents[row]), block, block + beyond))
+    assert mask.any(-1).all()
 
 
 ANCHORS = [1, 2, 6, 8, -1]
