@@ -116,7 +116,7 @@ class CompileGate:
                     cure="export and trace before the gate is sealed, or in another process",
                 )
             try:
-                return variants.choose(arguments, named)(*arguments, **named)
+                return (variants.only or variants.choose(arguments, named))(*arguments, **named)
             except RuntimeError as failure:
                 if "fail_on_recompile" in str(failure):
                     raise _new_graph(name, arguments, named, str(failure)) from failure

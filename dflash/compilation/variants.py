@@ -28,24 +28,23 @@ class Variants:
         self._options = options
         self._made: dict[object, Callable[..., Any]] = {}
         self._codes: list[CodeType] = []
-        self._only: Callable[..., Any] | None = None
+        self.only: Callable[..., Any] | None = None
+        """The one copy of a closed set of one: a call then costs nothing more."""
 
     def make(self, arguments: Arguments, named: Mapping[str, Any]) -> Callable[..., Any]:
         """The copy for such a call, made if there is none yet."""
         kind = kind_of(arguments, named)
         if kind not in self._made:
             self._made[kind] = self._copy()
-            self._only = None
+            self.only = None
         return self._made[kind]
 
     def close(self) -> None:
         """No copy is made from here on: where there is one only, calls are not looked at."""
-        self._only = next(iter(self._made.values())) if len(self._made) == 1 else None
+        self.only = next(iter(self._made.values())) if len(self._made) == 1 else None
 
     def choose(self, arguments: Arguments, named: Mapping[str, Any]) -> Callable[..., Any]:
         """The copy for such a call; any copy, whose guards will tell what is wrong, if there is none."""
-        if self._only is not None:
-            return self._only
         found = self._made.get(kind_of(arguments, named))
         return found or (next(reversed(self._made.values())) if self._made else self._copy())
 

@@ -35,7 +35,7 @@ _NO_SHAPE = {
 }
 """Fields of a model's config.json that shape no graph, and differ between a model and its copy."""
 
-_SOURCES = ("batches", "crew", "drafts", "regions", "sources", "workers")
+_SOURCES = ("batches", "crew", "drafts", "optimizer", "regions", "sources", "workers")
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class GraphSet:
         shapes |= {"target": dict(self.target), "buckets": list(self.buckets)}
         room = Path(__file__).parent
         graphs = [room / f"{name}.py" for name in _SOURCES]
-        gate = room.parent / "compilation" / "gate.py"
-        return ingredients(shapes, [*graphs, *(room.parent / "model").glob("*.py"), gate], self._devices())
+        behind = [room.parent / "compilation" / f"{name}.py" for name in ("gate", "variants")]
+        return ingredients(shapes, [*graphs, *(room.parent / "model").glob("*.py"), *behind], self._devices())
 
     def _devices(self) -> list[str]:
         """The ordered map from worker to device."""
