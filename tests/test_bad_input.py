@@ -42,7 +42,7 @@ steps:
       rows: 1
       anchors: 8
       gamma: 2.0
-      steps: 200
+      steps: 120
       checkpoint_every: 5
       compile: false
 """
@@ -149,7 +149,7 @@ def test_a_second_run_is_refused_and_a_damaged_checkpoint_is_passed_over(tiny: P
     assert "goes on: it was started by run " in notes[0]
     assert f"{newest / 'model.safetensors'}: is damaged: not the bytes that were saved" in notes[1]
     before = int(newest.name.removeprefix("step-")) - 5
-    assert f"resumed at step {before} of 200" in notes[2]
+    assert f"resumed at step {before} of 120" in notes[2]
 
 
 def wait_for_checkpoint(root: Path, count: int) -> Path:

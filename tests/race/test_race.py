@@ -118,6 +118,7 @@ def test_on_a_warm_cache_a_gated_start_finds_every_graph_and_never_fails(environ
     assert {each["kind"] for each in failures(plain)} <= KINDS
 
 
+@pytest.mark.nightly
 def test_without_a_gpu_the_program_for_the_hang_says_so():
     done = subprocess.run(
         [sys.executable, REPOSITORY / "tests" / "race" / "hang.py", "gate"],
