@@ -166,14 +166,18 @@ def _refuse_to_compile(worker: str, graph: Graph) -> None:
 def refuse_mask_in(packed: Mapping[int, Rows], mask: int) -> None:
     """Raise UsageError if the text holds the mask token: the drafter could not tell its blanks from words."""
     for bucket, rows in packed.items():
-        places = (rows.tokens == mask).nonzero()
-        if len(places):
-            raise UsageError(
-                f"the mask token {mask} is used by the data (bucket {bucket}, row {int(places[0, 0])})",
-                where="train.draft.mask_token_id",
-                cure="name a vocabulary row that no text uses",
-            )
+        for first in range(0, len(rows), _AT_ONCE):
+            places = (rows.tokens[first : first + _AT_ONCE] == mask).nonzero()
+            if len(places):
+                raise UsageError(
+                    f"the mask token {mask} is used by the data (bucket {bucket}, row {first + int(places[0, 0])})",
+                    where="train.draft.mask_token_id",
+                    cure="name a vocabulary row that no text uses",
+                )
 
+
+_AT_ONCE = 4096
+"""Rows that are looked at together: a set may be larger than memory."""
 
 SHOWN = ("loss", "accuracy", "accept_len", "tokens_per_s", "lr")
 """The figures a person watches."""
