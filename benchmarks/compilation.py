@@ -23,13 +23,13 @@ from pathlib import Path
 
 import torch
 import zstandard
-from transformers import Qwen3Config
 
+from benchmarks.train import BUCKETS, target_8b
+from benchmarks.train import CONFIG as CONFIG_8B
 from dflash.compilation.gate import CompileGate
 from dflash.compilation.parcels import wanted
 from dflash.compilation.vault import Vault
 from dflash.model.bytelevel import byte_tokenizer
-from dflash.training.config import DraftConfig, Topology, TrainConfig
 from dflash.training.graphset import GraphSet
 from dflash.training.prewarm import cache_environment, use_cache
 from tests.tiny import new_target
@@ -148,19 +148,7 @@ def on_gpus(root: Path) -> dict[str, float]:
     """The same starts in the shapes of the paper's drafter for a target of 8 billion parameters, on two GPUs, until
     every worker could take its first step: three buckets, two rows, block 16, 512 anchors, bfloat16, weights that are
     nothing."""
-    target = Qwen3Config(
-        vocab_size=151_936,
-        hidden_size=4096,
-        intermediate_size=12_288,
-        num_hidden_layers=36,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        max_position_embeddings=40_960,
-    )
-    draft = DraftConfig(layers=5, features=5, block=16, mask_token_id=151_669)
-    train = TrainConfig(draft=draft, topology=Topology(1, 1), rows=2, anchors=512, dtype="bfloat16", device="cuda")
-    graphs = GraphSet.of(train, target, [1024, 2048, 3072])
+    graphs = GraphSet.of(CONFIG_8B, target_8b(), BUCKETS)
     cache, vault = root / "gpu-inductor", Vault(root / "gpu-vault", root / "secret" / "key")
     _say("a cold start on GPUs")
     cold = _all_warm_s(graphs, cache)

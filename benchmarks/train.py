@@ -29,7 +29,7 @@ from dflash.training.batches import Batches, MicroBatch
 from dflash.training.communicator import ThreadGroup
 from dflash.training.config import DraftConfig, OptimizerConfig, Topology, TrainConfig
 from dflash.training.crew import Crew, Worker
-from dflash.training.drafts import blank_draft, draft_config
+from dflash.training.drafts import draft_config
 from dflash.training.optimizer import AdamW
 from dflash.training.packing import Rows
 from dflash.training.regions import Drafting, Regions, labels
@@ -92,6 +92,17 @@ class Random(Blank):
 
     def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
         return filled(super().draft(config, device))
+
+
+def random_batches(config: TrainConfig, length: int, count: int) -> Batches:
+    """Micro-batches of `count` rows of random text, one document each, all of it trained on."""
+    rows = Rows(
+        torch.randint(0, 150_000, (count, length), dtype=torch.int32, generator=torch.Generator().manual_seed(0)),
+        torch.zeros(count, length, dtype=torch.int32),
+        torch.arange(length, dtype=torch.int32).expand(count, -1),
+        torch.ones(count, length, dtype=torch.bool),
+    )
+    return Batches({length: rows}, rows=config.rows, anchors=config.anchors, seed=0)
 
 
 def measure() -> dict[str, float]:
@@ -160,11 +171,11 @@ class DraftStep:
         self.device, self.config, self.gate = device, config, gate
         self.reduce: Callable[[Tensor], None] = lambda gradients: None
         torch.cuda.set_device(device)
-        draft = filled(blank_draft(SHAPE, device).bfloat16())
+        models = Random(target_8b())
+        draft = models.draft(SHAPE, device).bfloat16()
         self.flat = FlatWeights(draft)
-        ends = (torch.empty(SHAPE.vocab_size, SHAPE.hidden_size, device=device, dtype=torch.bfloat16) for _ in range(2))
-        self.ends = Ends(*(end.normal_(0, 0.02) for end in ends))
-        self.drafting = Drafting(draft, self.flat.weights, *self.ends, regions)
+        ends = models.ends(device, torch.bfloat16)
+        self.drafting = Drafting(draft, self.flat.weights, *ends, regions)
         self.optimizer = AdamW(self.flat, config.optimizer, regions.update, steps=10_000)
         self.width = len(draft.target_layer_ids) * SHAPE.hidden_size
         self.decay = slot_decay(config.draft.block, config.decay)
@@ -175,13 +186,7 @@ class DraftStep:
         """Rows of random text, one document each, and random features."""
         if length not in self._made:
             config = self.config
-            rows = Rows(
-                torch.randint(0, 150_000, (config.rows, length), dtype=torch.int32),
-                torch.zeros(config.rows, length, dtype=torch.int32),
-                torch.arange(length, dtype=torch.int32).expand(config.rows, -1),
-                torch.ones(config.rows, length, dtype=torch.bool),
-            )
-            made = Batches({length: rows}, rows=config.rows, anchors=config.anchors, seed=0)[0]
+            made = random_batches(config, length, config.rows)[0]
             features = torch.randn(config.rows, length, self.width, device=self.device, dtype=torch.bfloat16)
             self._made[length] = made, features
         return self._made[length]
@@ -298,17 +303,11 @@ def split(alone_ms: float) -> dict[str, float]:
     steps = 24
     config = replace(CONFIG, steps=steps, checkpoint_every=steps)
     crew = Crew(config, Random(target_8b()), [LENGTH], Silent())
-    rows = Rows(
-        torch.randint(0, 150_000, (16, LENGTH), dtype=torch.int32),
-        torch.zeros(16, LENGTH, dtype=torch.int32),
-        torch.arange(LENGTH, dtype=torch.int32).expand(16, -1),
-        torch.ones(16, LENGTH, dtype=torch.bool),
-    )
     moments: list[float] = []
     target_ms: list[float] = []
 
     def body(worker: Worker, rank: int) -> None:
-        batches = Batches({LENGTH: rows}, rows=config.rows, anchors=config.anchors, seed=0)
+        batches = random_batches(config, LENGTH, 16)
         if isinstance(worker, TargetWorker):
             target_ms.append(timed(lambda: worker._features(batches[0]), 5))
             worker.run(batches, 0)

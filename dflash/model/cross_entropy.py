@@ -98,9 +98,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _in_place(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Losses and hits of `logits`, which are replaced by the gradient of the weighted sum: one reading pass and one
     that writes, where a compiled softmax makes four."""
-    losses = torch.empty_like(weights, dtype=torch.float32)
-    right = torch.empty_like(labels, dtype=torch.bool)
     from dflash.model.kernels import cross_entropy
 
+    losses = torch.empty_like(weights, dtype=torch.float32)
+    right = torch.empty_like(labels, dtype=torch.bool)
     cross_entropy[(len(logits),)](logits, labels, weights, losses, right, logits.shape[1], TILE=4096, num_warps=8)
     return losses, right

@@ -39,6 +39,14 @@ class Communicator(Protocol):
         """Wait for all workers."""
 
 
+def meet(barrier: threading.Barrier) -> None:
+    """Wait at `barrier`; raises `Aborted` when it was broken."""
+    try:
+        barrier.wait()
+    except threading.BrokenBarrierError:
+        raise Aborted("the training was stopped") from None
+
+
 class Group(Protocol):
     """All workers of a training, as one process sees them."""
 
@@ -106,10 +114,7 @@ class ThreadGroup:
             return self._sums.setdefault(group, _Sum(group))
 
     def wait(self, barrier: threading.Barrier) -> None:
-        try:
-            barrier.wait()
-        except threading.BrokenBarrierError:
-            raise Aborted("the training was stopped") from None
+        meet(barrier)
 
     def barrier(self) -> None:
         self.wait(self._barrier)

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from dflash.training.encoders import keep_by, processes_for
 from dflash.training.encoding import CHUNK, Encoded, Encoder
 from dflash.training.files import data_files, fingerprint
 from dflash.training.packing import pack
-from dflash.training.records import Message, Record, Records, write_records
+from dflash.training.records import Record, Records, opening, write_records
 from dflash.training.responses import cut_prompts, regenerate
 from dflash.training.rowcache import RowCache, key_of
 from dflash.training.serving import Server
@@ -96,7 +95,7 @@ class Withholding:
         waiting: deque[Record] = deque()
         conversations = 0
         for record in self._records:
-            if not _opening(record):
+            if not opening(record):
                 yield record
                 continue
             conversations += 1
@@ -105,11 +104,7 @@ class Withholding:
                 yield waiting.popleft()
         while len(waiting) > conversations // 10:
             yield waiting.popleft()
-        self.prompts = [{"id": record.id, "conversations": _opening(record)} for record in waiting]
-
-
-def _opening(record: Record) -> list[Message]:
-    return list(takewhile(lambda message: message["role"] != "assistant", record.conversation))
+        self.prompts = [{"id": record.id, "conversations": opening(record)} for record in waiting]
 
 
 def _corpus_prompts(config: DataConfig, split: str, count: int, seed: int) -> list[tuple[str, str]]:

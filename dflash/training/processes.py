@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dflash.training.communicator import Aborted, Communicator
+from dflash.training.communicator import Communicator, meet
 from dflash.training.config import TrainConfig
 
 PATIENCE = timedelta(minutes=10)
@@ -37,10 +37,7 @@ class ProcessGroup:
 
     def wait(self, barrier: threading.Barrier) -> None:
         """Wait for this process's threads at `barrier`, and for all other processes."""
-        try:
-            barrier.wait()
-        except threading.BrokenBarrierError:
-            raise Aborted("the training was stopped") from None
+        meet(barrier)
         dist.barrier()
 
     def abort(self) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
 from dflash.errors import DataError, UsageError
-from dflash.training.records import Record, read_records
+from dflash.training.records import Record, opening, read_records
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def names_of(files: Sequence[Path]) -> list[str]:
 
 
 def _asked(record: Record, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    question = list(takewhile(lambda message: message["role"] != "assistant", record.conversation))
+    question = opening(record)
     if not question:
         return []
     try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ class Record:
     def file(self) -> str:
         """The path in `where`."""
         return self.where.rpartition(":")[0]
+
+
+def opening(record: Record) -> list[Message]:
+    """What comes before the assistant's first turn; nothing in a text."""
+    return list(takewhile(lambda message: message["role"] != "assistant", record.conversation))
 
 
 def read_records(path: Path) -> Iterator[Record]:

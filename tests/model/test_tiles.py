@@ -14,6 +14,7 @@ from dflash.model.mask import Ranges, context_ranges, dense_mask, visible
 from dflash.model.tiles import TILE, Tiles, tile_maps, tiles_of
 
 LENGTH = 3 * TILE
+TileList = tuple[Tensor, Tensor]
 
 
 def row(lengths: list[int], anchors: list[int], count: int) -> tuple[Tensor, Tensor]:
@@ -74,24 +75,21 @@ def spelled_out(tiles: Tiles, block: int, causal: bool) -> Tensor:
         block=block,
         causal=causal,
     )
-    by_query = torch.zeros(queries, keys, dtype=torch.bool)
-    by_key = torch.zeros_like(by_query)
-    for number, places, whole in (
-        (made.kv_num_blocks, made.kv_indices, False),
-        (made.full_kv_num_blocks, made.full_kv_indices, True),
-    ):
-        for q in range(queries // TILE):
-            for k in places[0, 0, q, : number[0, 0, q]].tolist():
-                tile = slice(q * TILE, (q + 1) * TILE), slice(k * TILE, (k + 1) * TILE)
-                by_query[tile] = True if whole else pairs[tile]
-    for number, places, whole in (
-        (made.q_num_blocks, made.q_indices, False),
-        (made.full_q_num_blocks, made.full_q_indices, True),
-    ):
-        for k in range(keys // TILE):
-            for q in places[0, 0, k, : number[0, 0, k]].tolist():
-                tile = slice(q * TILE, (q + 1) * TILE), slice(k * TILE, (k + 1) * TILE)
-                by_key[tile] = True if whole else pairs[tile]
+
+    def spread(some: TileList, full: TileList, *, by_key: bool) -> Tensor:
+        mask = torch.zeros(queries, keys, dtype=torch.bool)
+        for (number, places), whole in ((some, False), (full, True)):
+            for row in range(number.shape[2]):
+                for column in places[0, 0, row, : number[0, 0, row]].tolist():
+                    q, k = (column, row) if by_key else (row, column)
+                    tile = slice(q * TILE, (q + 1) * TILE), slice(k * TILE, (k + 1) * TILE)
+                    mask[tile] = True if whole else pairs[tile]
+        return mask
+
+    by_query = spread(
+        (made.kv_num_blocks, made.kv_indices), (made.full_kv_num_blocks, made.full_kv_indices), by_key=False
+    )
+    by_key = spread((made.q_num_blocks, made.q_indices), (made.full_q_num_blocks, made.full_q_indices), by_key=True)
     assert torch.equal(by_query, by_key)
     return by_query
 

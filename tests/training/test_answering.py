@@ -13,12 +13,11 @@ import pytest
 from dflash.errors import DataError
 from dflash.model.bytelevel import byte_tokenizer
 from dflash.progress import Silent
-from dflash.training import serving
 from dflash.training.answering import Answering, Asking
 from dflash.training.encoding import Encoder
 from dflash.training.records import Record, parse
 from dflash.training.serving import Server
-from tests.training.speaking import Speaking, break_off, choice, drop, speaking, status
+from tests.training.speaking import Speaking, break_off, choice, drop, status
 
 THINKING = (
     "{% for m in messages %}<{{ m['role'] }}>"
@@ -30,15 +29,7 @@ THINKING = (
 """A template that shows thoughts."""
 
 
-@pytest.fixture(autouse=True)
-def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_FIRST_WAIT_S", 0.002)
-
-
-@pytest.fixture
-def there() -> Iterator[Speaking]:
-    with speaking() as server:
-        yield server
+pytestmark = pytest.mark.usefixtures("no_long_waits")
 
 
 def question(number: int) -> Record:

@@ -5,28 +5,18 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dflash.errors import DataError
-from dflash.training import serving
 from dflash.training.serving import Answer, Server, Stopped, Unanswered
-from tests.training.speaking import Fault, Speaking, break_off, choice, drop, sleep, speaking, status
+from tests.training.speaking import Fault, Speaking, break_off, choice, drop, sleep, status
 
 QUESTION = [{"role": "user", "content": "é?"}]
 
 
-@pytest.fixture(autouse=True)
-def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_FIRST_WAIT_S", 0.002)
-
-
-@pytest.fixture
-def there() -> Iterator[Speaking]:
-    with speaking() as server:
-        yield server
+pytestmark = pytest.mark.usefixtures("no_long_waits")
 
 
 def client(there: Speaking, **changes: Any) -> Server:
