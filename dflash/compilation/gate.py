@@ -39,6 +39,7 @@ import torch._functorch.config
 from torch import Tensor
 from torch._dynamo import eval_frame
 from torch._dynamo.exc import FailOnRecompileLimitHit
+from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from dflash.compilation.hits import cache_counts
@@ -219,6 +220,10 @@ class CompileGate:
         The backward graph is compiled with its forward. Left to the first `backward()`, as torch does, it could be
         compiled after the seal, which the stance does not see; and on a GPU two threads can wait for one another
         for good, one holding the compile lock, the other autograd's thread of the device.
+
+        Which ptxas is used is settled before the first kernel: Triton asks for its version once and has it in every
+        key, and torch, left to itself, names its own only after that, in a process that compiles, and before it in one
+        that finds everything, which then looks for other keys.
         """
         if not self.enabled:
             yield
@@ -230,6 +235,7 @@ class CompileGate:
                 cure="leave torch._dynamo.config.error_on_nested_fx_trace on; the gate makes it needless",
             )
         limit = max(dynamo.recompile_limit, self._limit)
+        _set_triton_ptxas_path()
         with (
             dynamo.patch(
                 recompile_limit=limit,

@@ -72,8 +72,14 @@ def recorded(cache: Path) -> dict[str, str]:
 
 
 def overrides(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that change what is compiled."""
-    return {name: value for name, value in environ.items() if OVERRIDES.fullmatch(name) and not OTHERS.fullmatch(name)}
+    """The variables that change what is compiled. Torch itself points Triton to the ptxas that it came with."""
+    torch = _torch_folder()
+    own = ("TRITON_PTXAS_PATH", str(torch / "bin" / "ptxas")) if torch else None
+    return {
+        name: value
+        for name, value in environ.items()
+        if OVERRIDES.fullmatch(name) and not OTHERS.fullmatch(name) and (name, value) != own
+    }
 
 
 def digest(sources: Sequence[Path]) -> str:
@@ -116,12 +122,15 @@ def _distribution(name: str) -> str:
 
 def _cuda() -> str:
     """What torch was built for, from its version.py: importing torch takes seconds."""
-    found = importlib.util.find_spec("torch")
-    if found is None or not found.submodule_search_locations:
-        return "none"
-    text = (Path(found.submodule_search_locations[0]) / "version.py").read_text()
+    torch = _torch_folder()
+    text = (torch / "version.py").read_text() if torch else ""
     cuda = re.search(r"^cuda\b[^=]*= *['\"]([\d.]+)['\"]", text, re.MULTILINE)
     return cuda.group(1) if cuda else "none"
+
+
+def _torch_folder() -> Path | None:
+    found = importlib.util.find_spec("torch")
+    return Path(found.submodule_search_locations[0]) if found and found.submodule_search_locations else None
 
 
 def _driver() -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash.atomic import aside
-from dflash.compilation.cachekey import write_key
+from dflash.compilation.cachekey import TRITON, write_key
 from dflash.compilation.holders import hold
 from dflash.errors import CompilationError, DFlashError
 from dflash.progress import Progress
@@ -39,14 +39,18 @@ _CPUS_EACH = 2
 def use_cache(folder: Path) -> None:
     """Point this process, before it imports torch, and its children at the compile cache `folder`."""
     os.environ.update(cache_environment(folder))
-    os.environ.pop("TRITON_CACHE_DIR", None)  # named, it would lie elsewhere, and hold all GPUs' kernels in one folder
     if folder.is_dir():
         hold(folder)
 
 
 def cache_environment(folder: Path) -> dict[str, str]:
-    """The environment that makes `folder` the compile cache. Never in /tmp, where a reboot loses it."""
-    return {"TORCHINDUCTOR_CACHE_DIR": str(folder.resolve())}
+    """The environment that makes `folder` the compile cache. Never in /tmp, where a reboot loses it.
+
+    Triton's part is named, too: torch else names it after the first GPU that a process compiles for, so that a process
+    of one worker and one of all would look for the same kernel in different places.
+    """
+    here = folder.resolve()
+    return {"TORCHINDUCTOR_CACHE_DIR": str(here), "TRITON_CACHE_DIR": str(here / TRITON)}
 
 
 def prewarm(graphs: GraphSet, out: Path, progress: Progress, vault: Vault | None = None) -> dict[str, Any]:
@@ -150,8 +154,8 @@ def _compiled(graphs: GraphSet, cache: Path, progress: Progress) -> list[dict[st
 def _proof(graphs: GraphSet, cache: Path) -> list[dict[str, Any]]:
     """The graphs of a fresh process with the whole layout, all of which it found in the cache.
 
-    Torch counts look-ups of graphs; that a compiler made a kernel again, which a graph that was found refers to, shows
-    in the folder alone.
+    It compiles in itself, not in processes of its own, so that a kernel that Triton makes again is counted with its
+    graph. That a C++ compiler made one shows in the folder alone.
 
     Raises:
         NotWarm: something was compiled.
@@ -159,7 +163,7 @@ def _proof(graphs: GraphSet, cache: Path) -> list[dict[str, Any]]:
     """
     before = _kernels(cache)
     with _Processes(cache) as processes:
-        found = processes.warm_up(graphs, list(range(graphs.train.topology.size)), 0)
+        found = processes.warm_up(graphs, list(range(graphs.train.topology.size)), threads=1)
     missed = [f"{each['worker']}: {each['name']} for {each['inputs']}" for each in found if each["compiled"]]
     missed += [f"the kernel {name}" for name in sorted(_kernels(cache) - before)]
     if missed:
@@ -184,8 +188,8 @@ def _proof_of_kept(graphs: GraphSet, cache: Path, progress: Progress) -> list[di
 
 
 def _kernels(cache: Path) -> set[str]:
-    """What compilers made: shared objects on a CPU, cubins on GPUs."""
-    return {str(path.relative_to(cache)) for path in cache.rglob("*") if path.suffix in (".so", ".cubin")}
+    """What C++ compilers made."""
+    return {str(path.relative_to(cache)) for path in cache.rglob("*.so")}
 
 
 class _Processes:
@@ -193,7 +197,6 @@ class _Processes:
 
     def __init__(self, cache: Path) -> None:
         self._environment = os.environ | cache_environment(cache)
-        self._environment.pop("TRITON_CACHE_DIR", None)
         self._running: list[subprocess.Popen[str]] = []
         self._lock = threading.Lock()
         self._failure: CompilationError | None = None
@@ -211,12 +214,12 @@ class _Processes:
         threads: int,
         tell: Callable[[dict[str, Any]], None] = lambda graph: None,
     ) -> list[dict[str, Any]]:
-        """Run one, with `threads` compile workers (0: torch's default), telling of each graph; its graphs.
+        """Run one, with `threads` compile workers, telling of each graph; its graphs.
 
         Raises:
             CompilationError: it failed, or another did; all are ended then.
         """
-        environment = self._environment | ({"TORCHINDUCTOR_COMPILE_THREADS": str(threads)} if threads else {})
+        environment = self._environment | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
         command = [sys.executable, "-m", "dflash.training.warmup"]
         with self._lock:
             if self._failure:

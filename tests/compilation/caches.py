@@ -19,7 +19,7 @@ def fill(cache: Path, *, dense: bool = False) -> Path:
         path = cache / "fxgraph" / f"{number % 7}" / f"entry{number}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes([number, 1]) * (1000 * number))
-    program = cache / "triton" / "0" / "kernel.so"
+    program = cache / "qz" / "cqzkernel.so"
     program.parent.mkdir(parents=True)
     program.write_bytes(os.urandom(300_000) if dense else b"\x7fELF" * 75_000)
     program.chmod(0o755)
@@ -29,6 +29,9 @@ def fill(cache: Path, *, dense: bool = False) -> Path:
     (cache / "fxgraph" / ".123.tmp").write_text("half-written")
     (cache / "tmp.pid_1_x").mkdir()
     (cache / "tmp.pid_1_x" / "part").touch()
+    kernel = cache / "triton" / "A5XQ" / "__grp__add.json"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text(json.dumps({"child_paths": {"add.cubin": str(kernel.with_name("add.cubin"))}}))
     return cache
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from dflash.compilation.ingredients import compiler, digest, ingredients, overrides, processor, recorded
 
@@ -59,6 +60,12 @@ def test_where_a_cache_lies_and_how_fast_it_is_made_decide_nothing(sources: list
     places |= {"TORCH_LOGS": "+dynamo", "TORCHELASTIC_RUN_ID": "1", "CUDA_HOME": "/usr", "TORCH_NCCL_DEBUG": "1"}
     assert key(sources, **places, HOME="/root", HOSTNAME="gpu1") == key(sources)
     assert overrides(places) == {}
+
+
+def test_the_ptxas_that_came_with_torch_decides_nothing_and_another_does(sources: list[Path]):
+    own = Path(torch.__file__).parent / "bin" / "ptxas"
+    assert key(sources, TRITON_PTXAS_PATH=str(own)) == key(sources)
+    assert changed(key(sources), key(sources, TRITON_PTXAS_PATH="/usr/bin/ptxas")) == {"overrides"}
 
 
 def test_driver_host_and_path_are_recorded_beside(tmp_path: Path):

@@ -28,6 +28,7 @@ def test_what_is_restored_is_what_was_saved_byte_for_byte(vault: Vault, cache: P
     assert tree(back) == tree(cache)
     assert not list(back.rglob("*.tmp"))
     assert not (back / "locks").exists()
+    assert not (back / "triton").exists(), "its files name each other by the path that they were made at"
 
 
 def test_saving_the_same_twice_keeps_it_once(vault: Vault, cache: Path):

@@ -11,23 +11,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.race.environments import REPOSITORY, Environment, Result, environment_of, failures, rate
 
-ENVIRONMENTS = ["train-cu130", "local", "serve-sglang"]
 KINDS = {"fx", "annotation", "fallback"}
 EAGER = ("--mask", "eager")
 """Newer releases can die of a block mask that is built eagerly while another thread compiles."""
-
-
-@pytest.fixture(scope="session", params=ENVIRONMENTS)
-def environment(request: pytest.FixtureRequest) -> Iterator[Environment]:
-    with environment_of(request.param) as made:
-        yield made
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def test_a_triton_cache_that_the_user_named_elsewhere_is_not_used(tmp_path: Path
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     use_cache(tmp_path / "mine")
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "mine")
-    assert "TRITON_CACHE_DIR" not in os.environ
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "mine" / "triton")
 
 
 def test_a_warm_up_that_fails_says_so_and_leaves_no_process(graphs: GraphSet, tmp_path: Path):
