@@ -47,12 +47,22 @@ def anchor_candidates(trainable: Tensor, documents: Tensor) -> Tensor:
     return torch.nn.functional.pad(follows, (0, 1))
 
 
-def draw_anchors(candidates: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """`count` different candidates of each row, sorted, (R, count); -1 fills up a row that has fewer."""
-    scores = torch.rand(candidates.shape, generator=generator).masked_fill(~candidates, -1.0)
-    best = scores.topk(min(count, candidates.shape[1]), dim=1)
+def draw_anchors(candidates: Tensor, documents: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` different candidates of each row, sorted, (R, count); -1 fills up a row that has fewer.
+
+    A row's documents share them evenly, and what a short one cannot use goes to the others: drawn from the row as a
+    whole, they would mostly lie in the long documents, and a short one that shares its row would be learned from less
+    than one that has a row of its own (speculators#1071). `candidates` and `documents` are (R, S).
+    """
+    shuffle, turn = torch.rand((2, *candidates.shape), generator=generator, dtype=torch.double)
+    # Each candidate's place among those of its document, in random order: all that are first come before any second.
+    ordered, order = torch.where(candidates, documents + shuffle, torch.inf).sort(dim=1)
+    numbers = ordered.floor()
+    place = torch.arange(candidates.shape[1]) - torch.searchsorted(numbers, numbers)
+    turn.scatter_add_(1, order, place.double())
     length = candidates.shape[1]
-    chosen = best.indices.masked_fill(best.values < 0, length).sort(dim=1).values
+    best = turn.masked_fill(~candidates, torch.inf).topk(min(count, length), dim=1, largest=False)
+    chosen = best.indices.masked_fill(best.values.isinf(), length).sort(dim=1).values
     padded = torch.nn.functional.pad(chosen, (0, count - chosen.shape[1]), value=length)
     return padded.masked_fill(padded == length, -1)
 
@@ -89,7 +99,7 @@ class Batches:
             documents,
             part.positions[chosen].long(),
             trainable,
-            draw_anchors(anchor_candidates(trainable, documents), self._anchors, generator),
+            draw_anchors(anchor_candidates(trainable, documents), documents, self._anchors, generator),
         )
 
     def describe(self, index: int) -> str:

@@ -135,12 +135,19 @@ def masks(draw: st.DrawFn) -> Tensor:
     return torch.tensor(bits).view(rows, length)
 
 
+def split_at(candidates: Tensor, cuts: set[int]) -> Tensor:
+    """Documents of rows that are cut at these places."""
+    starts = torch.tensor([place in cuts for place in range(candidates.shape[1])])
+    return starts.long().cumsum(0).expand(candidates.shape)
+
+
 @settings(deadline=None)
-@given(masks(), st.integers(1, 15), st.integers(0, 2**32))
+@given(masks(), st.sets(st.integers(1, 11)), st.integers(1, 15), st.integers(0, 2**32))
 def test_anchors_are_sorted_different_candidates_as_many_as_there_are_and_then_unused(
-    candidates: Tensor, count: int, seed: int
+    candidates: Tensor, cuts: set[int], count: int, seed: int
 ):
-    drawn = draw_anchors(candidates, count, torch.Generator().manual_seed(seed))
+    documents = split_at(candidates, cuts)
+    drawn = draw_anchors(candidates, documents, count, torch.Generator().manual_seed(seed))
     assert drawn.shape == (len(candidates), count)
     for row, anchors in enumerate(drawn.tolist()):
         allowed = candidates[row].nonzero().flatten().tolist()
@@ -149,10 +156,22 @@ def test_anchors_are_sorted_different_candidates_as_many_as_there_are_and_then_u
         assert used == sorted(set(used))
         assert set(used) <= set(allowed)
         assert len(used) == min(count, len(allowed))
+        shares = [(documents[row, used] == each).sum().item() for each in documents[row].unique()]
+        held = [(documents[row, allowed] == each).sum().item() for each in documents[row].unique()]
+        full = max(shares)
+        assert all(share in (have, full, full - 1) for share, have in zip(shares, held, strict=True)), (shares, held)
+
+
+def test_a_short_document_beside_a_long_one_gets_as_many_anchors_as_by_itself():
+    candidates = torch.ones(1, 1000, dtype=torch.bool)
+    documents = split_at(candidates, {100})
+    drawn = draw_anchors(candidates, documents, 512, torch.Generator().manual_seed(0))[0]
+    assert (drawn < 100).sum() == 100
+    assert (drawn >= 100).sum() == 412
 
 
 def test_every_candidate_is_drawn_about_as_often():
     candidates = torch.ones(2000, 10, dtype=torch.bool)
-    drawn = draw_anchors(candidates, 3, torch.Generator().manual_seed(0))
+    drawn = draw_anchors(candidates, torch.zeros(2000, 10).long(), 3, torch.Generator().manual_seed(0))
     counts = torch.bincount(drawn.flatten(), minlength=10)
     assert (counts - 600).abs().max() < 5 * (2000 * 0.3 * 0.7) ** 0.5  # five standard deviations
