@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -108,10 +108,11 @@ def random_batches(config: TrainConfig, length: int, count: int) -> Batches:
 def measure() -> dict[str, float]:
     """The figures, by name: `_ms` milliseconds, `_tflops` 10^12 floating-point operations a second, `_gib` GiB.
 
-    `ceiling` is a product of two matrices 8192 x 8192; `step1` and `step2` are whole steps (forward, loss, backward,
-    clipping, AdamW) of one and two rows, `share` their part of the ceiling; `mixed_over_fixed` what steps of mixed row
-    lengths take over the same steps sorted by length. With two GPUs: `data_parallel`, throughput of two drafters over
-    that of one, and `busy`, the part of the time that the slower of target and drafter works, 1 + 1.
+    `ceiling` is a product of two matrices 8192 x 8192, `sustained` the same for seconds on end, as training runs: a GPU
+    that comes to its power limit then lowers its clock. `step1` and `step2` are whole steps (forward, loss, backward,
+    clipping, AdamW) of one and two rows, `share` and `of_sustained` their part of the two; `mixed_over_fixed` what
+    steps of mixed row lengths take over the same steps sorted by length. With two GPUs: `data_parallel`, throughput of
+    two drafters over that of one, and `busy`, the part of the time that the slower of target and drafter works, 1 + 1.
 
     Raises:
         UsageError: there is no GPU.
@@ -121,7 +122,7 @@ def measure() -> dict[str, float]:
     figures = ceilings()
     for rows in (1, 2):
         step = DraftStep(torch.device("cuda", 0), replace(CONFIG, rows=rows), *compiled())
-        figures |= {f"step{rows}_{name}": value for name, value in step.measure(figures["ceiling_tflops"]).items()}
+        figures |= {f"step{rows}_{name}": value for name, value in step.measure(figures).items()}
         if rows == 2:
             figures |= lengths(step)
         del step
@@ -149,11 +150,12 @@ def timed(work: Callable[[], object], repeats: int) -> float:
 def ceilings() -> dict[str, float]:
     """What this GPU does at its best: a large product, and a copy."""
     one, other = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    product = timed(lambda: one @ other.T, 30)
+    product, sustained = (timed(lambda: one @ other.T, times) for times in (30, 3000))
     source = torch.empty(2**31, device="cuda", dtype=torch.uint8)
     copy = timed(source.clone, 10)
     return {
         "ceiling_tflops": round(2 * 8192**3 / product / 1e9, 1),
+        "sustained_tflops": round(2 * 8192**3 / sustained / 1e9, 1),
         "copy_tb_per_s": round(2 * len(source) / copy / 1e9, 2),
     }
 
@@ -175,10 +177,11 @@ class DraftStep:
         draft = models.draft(SHAPE, device).bfloat16()
         self.flat = FlatWeights(draft)
         ends = models.ends(device, torch.bfloat16)
-        self.drafting = Drafting(draft, self.flat.weights, *ends, regions)
+        dpace = config.dpace_alpha if config.loss == "dpace" else None
+        self.drafting = Drafting(draft, self.flat.weights, *ends, regions, dpace)
         self.optimizer = AdamW(self.flat, config.optimizer, regions.update, steps=10_000)
         self.width = len(draft.target_layer_ids) * SHAPE.hidden_size
-        self.decay = slot_decay(config.draft.block, config.decay)
+        self.decay = slot_decay(config.draft.block, config.decay) if dpace is None else None
         self._made: dict[int, tuple[MicroBatch, Tensor]] = {}
         self._taken = 0
 
@@ -217,8 +220,8 @@ class DraftStep:
             for length in lengths:
                 self(length)
 
-    def measure(self, ceiling: float) -> dict[str, float]:
-        """Milliseconds by part, medians, and of whole steps, their mean."""
+    def measure(self, ceilings: Mapping[str, float]) -> dict[str, float]:
+        """Milliseconds by part, medians, and of whole steps, their mean; beside what the GPU can do."""
         begun = time.monotonic()
         self.warm(LENGTH)
         torch.cuda.synchronize()
@@ -246,7 +249,8 @@ class DraftStep:
                 for name, part in zip(("forward", "backward", "update"), parts, strict=True)
             },
             "tflops": round(speed, 1),
-            "share": round(speed / ceiling, 3),
+            "share": round(speed / ceilings["ceiling_tflops"], 3),
+            "of_sustained": round(speed / ceilings["sustained_tflops"], 3),
             "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
             "first_s": round(first, 1),
         }
