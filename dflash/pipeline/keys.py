@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +86,7 @@ def key_fields(step: Step, pipeline: Pipeline, surroundings: Surroundings, keys:
 
 def _borrowed(step: Step, lender: Step) -> dict[str, Any]:
     config = plain(lender.kind.config, lender.config)
-    return {name: value for name, value in config.items() if not step.kind.borrows or name in step.kind.borrows}
+    return {path: reduce(getitem, path.split("."), config) for path in step.kind.borrows or config}
 
 
 def key_of(fields: Mapping[str, Any]) -> str:

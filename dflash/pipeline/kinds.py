@@ -39,7 +39,7 @@ class StepKind:
     `config` is a standard-library frozen dataclass. `run` imports its room when called, and returns a result
     of plain JSON values. `takes` are the kinds it must be given. `sources` are files and folders below
     dflash/ whose text decides the result. `fingerprint` hashes what it reads from outside the pipeline.
-    `borrows` are the fields of the borrowed config that decide the result (empty: all of them).
+    `borrows` are the fields of the borrowed config that decide the result, by path (empty: all of them).
     `cached` False runs it each time. `gpu` tells whether a config needs a GPU.
     """
 

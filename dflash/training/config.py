@@ -126,11 +126,14 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with a linear warm-up and then a way down to `final` of the peak, by `schedule`: a "cosine" (arXiv
+    """An optimizer with a linear warm-up and then a way down to `final` of the peak, by `schedule`: a "cosine" (arXiv
     2602.06036, appendix A.1), "linear", or "wsd", the peak until the last share `cooldown` of the steps and a line from
-    there (arXiv 2405.18392)."""
+    there (arXiv 2405.18392). By `name` it is "adamw", or "muon" for the matrices, with AdamW at `lr / muon_ratio` for
+    the norms (speculators#979: 10; the `lr` of its defaults is 1e-3)."""
 
+    name: str = "adamw"
     lr: float = 6e-4
+    muon_ratio: float = 10.0
     schedule: str = "cosine"
     cooldown: float = 0.2
     warmup: float = 0.04
@@ -141,6 +144,10 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise ValueError(f"lr must be above 0, not {self.lr}")
+        if self.name not in ("adamw", "muon"):
+            raise ValueError(f"name is adamw or muon, not '{self.name}'")
+        if not self.muon_ratio > 0:
+            raise ValueError(f"muon_ratio must be above 0, not {self.muon_ratio}")
         if self.schedule not in ("cosine", "linear", "wsd"):
             raise ValueError(f"schedule is cosine, linear or wsd, not '{self.schedule}'")
         if self.schedule == "wsd" and not 0 < self.cooldown <= 1 - self.warmup:
@@ -255,8 +262,8 @@ class TrainConfig:
         return self.gamma if self.gamma is not None else GAMMAS[self.draft.block]
 
 
-GRAPH_FIELDS = ("draft", "topology", "rows", "accumulate", "anchors", "dtype", "device")
-"""The fields of a `TrainConfig` that shape a compiled graph; the others only steer the training."""
+GRAPH_FIELDS = ("draft", "topology", "optimizer.name", "rows", "accumulate", "anchors", "dtype", "device")
+"""The fields of a `TrainConfig` that shape a compiled graph, by path; the others only steer the training."""
 
 
 def train_config(fields: Mapping[str, Any]) -> TrainConfig:

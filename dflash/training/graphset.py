@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ _NO_SHAPE = {
 }
 """Fields of a model's config.json that shape no graph, and differ between a model and its copy."""
 
-_SOURCES = ("batches", "crew", "drafts", "optimizer", "regions", "sources", "workers")
+_SOURCES = ("batches", "crew", "drafts", "muon", "optimizer", "regions", "sources", "workers")
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class GraphSet:
         """Everything that decides whether a cache of these graphs is valid on this machine, and nothing that only
         steers the training."""
         train = asdict(self.train)
-        shapes = {name: train[name] for name in GRAPH_FIELDS}
+        shapes: dict[str, Any] = {path: reduce(getitem, path.split("."), train) for path in GRAPH_FIELDS}
         if self.train.device == "cpu":  # a role's workers share their graphs, however many they are
             del shapes["topology"]
         shapes |= {"target": dict(self.target), "buckets": list(self.buckets)}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from dflash.model.weights import FlatWeights
 from dflash.training.config import OptimizerConfig
 
 BETAS, EPS = (0.9, 0.95), 1e-8
@@ -68,12 +67,20 @@ def adamw(
     values.copy_(new)
 
 
+class Flat(Protocol):
+    """Weights in one vector of `values` and one of `gradients`, both (P,): `FlatWeights`, or some of them."""
+
+    values: Tensor
+    gradients: Tensor
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """The parts of a vector (P,) by the name of the parameter; views."""
+
+
 class AdamW:
     """AdamW with float32 masters over a drafter's weights; everything stays on the device, so nothing is waited for."""
 
-    def __init__(
-        self, flat: FlatWeights, config: OptimizerConfig, update: Callable[..., Any] = adamw, *, steps: int
-    ) -> None:
+    def __init__(self, flat: Flat, config: OptimizerConfig, update: Callable[..., Any] = adamw, *, steps: int) -> None:
         """`steps` are those of the whole training, which the rate's way depends on; `update` is `adamw`, compiled."""
         self._flat, self._config, self._steps, self._update = flat, config, steps, update
         self._mean = torch.zeros_like(flat.values, dtype=torch.float32)

@@ -20,6 +20,7 @@ from dflash.training.checkpoints import Checkpoint
 from dflash.training.communicator import Communicator
 from dflash.training.config import TrainConfig
 from dflash.training.metrics import Reading, Sums
+from dflash.training.muon import Muon
 from dflash.training.optimizer import AdamW
 from dflash.training.regions import Drafting, Labels, Regions, labels
 from dflash.training.schedule import work_of
@@ -130,7 +131,8 @@ class DrafterWorker:
         self._place = self._group.index(comm.rank)
         self._sums = Sums(config.draft.block, len(self._group))
         self._width = len(draft.target_layer_ids) * draft.config.hidden_size
-        self._optimizer = AdamW(self._flat, config.optimizer, regions.update, steps=config.steps)
+        optimizer = Muon if config.optimizer.name == "muon" else AdamW
+        self._optimizer = optimizer(self._flat, config.optimizer, regions.update, steps=config.steps)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take over a checkpoint's weights and optimizer state."""

@@ -153,7 +153,7 @@ KINDS = {
     for kind in (
         StepKind("check", CheckConfig, _check, cached=False, describes="Look at the machine."),
         StepKind("target", TextConfig, _target, sources=("errors.py",), fingerprint=_corpus),
-        StepKind("prewarm", WarmConfig, _prewarm, borrows=("steps",)),
+        StepKind("prewarm", WarmConfig, _prewarm, borrows=("steps", "optimizer.betas")),
         StepKind("train", TrainConfig, _train, takes=("target",), gpu=lambda config: config.gpus > 0),
         StepKind("evaluate", EvaluateConfig, _evaluate, takes=("train",)),
     )

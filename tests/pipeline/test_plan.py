@@ -48,6 +48,7 @@ def test_of_a_borrowed_config_only_what_decides_the_result_makes_a_step_run_agai
     lab.run()
     statuses = lab.statuses("train.optimizer.lr=0.5")
     assert (statuses["prewarm"], statuses["train"]) == ("skip", "run")
+    assert lab.why("prewarm", "train.optimizer.betas=[0.5]") == ("borrowed.optimizer.betas: [0.9,0.95] -> [0.5]",)
 
 
 def test_a_changed_surrounding_is_named(lab: Lab):
