@@ -80,16 +80,18 @@ class Batches:
     filled up with the epoch's first rows of that bucket, so that its shape is one of the closed set.
     """
 
-    def __init__(self, packed: Mapping[int, Rows], *, rows: int, anchors: int, seed: int) -> None:
+    def __init__(self, packed: Mapping[int, Rows], *, rows: int, anchors: int, seed: int, shift: int = 0) -> None:
+        """With a `shift`, number 0 is the micro-batch that would else have that number."""
         if not any(len(part) for part in packed.values()):
             raise DataError("there is no row to train on")
         self._packed, self._rows, self._anchors, self._seed = packed, rows, anchors, seed
+        self._shift = shift
         self._epoch: tuple[int, list[tuple[int, Tensor]]] | None = None
         self.per_epoch = sum(-(-len(part) // rows) for part in packed.values() if len(part))
 
     def __getitem__(self, index: int) -> MicroBatch:
-        epoch, place = divmod(index, self.per_epoch)
-        bucket, chosen = self._deal(epoch)[place]
+        index += self._shift
+        bucket, chosen = self._rows_of(index)
         part = self._packed[bucket]
         trainable, documents = part.trainable[chosen], part.documents[chosen].long()
         generator = generator_of("anchors", self._seed, index)
@@ -104,9 +106,12 @@ class Batches:
 
     def describe(self, index: int) -> str:
         """Which rows micro-batch `index` is made of, in words."""
-        epoch, place = divmod(index, self.per_epoch)
-        bucket, chosen = self._deal(epoch)[place]
+        bucket, chosen = self._rows_of(index + self._shift)
         return f"rows {', '.join(map(str, chosen.tolist()))} of bucket {bucket}"
+
+    def _rows_of(self, index: int) -> tuple[int, Tensor]:
+        epoch, place = divmod(index, self.per_epoch)
+        return self._deal(epoch)[place]
 
     def _deal(self, epoch: int) -> list[tuple[int, Tensor]]:
         if self._epoch is None or self._epoch[0] != epoch:

@@ -57,8 +57,9 @@ class Trainer:
         """Train to the last step; the drafter is in `out/draft`, and the figures of the end are returned, or nothing
         where the first drafter is another process's.
 
-        Goes on from the newest whole checkpoint in `out/scratch/checkpoints`. An interrupt (Ctrl-C) lets the
-        current step end and writes a checkpoint first.
+        Goes on from the newest whole checkpoint in `out/scratch/checkpoints`, with the micro-batches that come next
+        there, also where that was trained by another number of workers. An interrupt (Ctrl-C) lets the current step end
+        and writes a checkpoint first.
 
         Raises:
             CheckpointError: the checkpoint was made with another configuration.
@@ -74,6 +75,8 @@ class Trainer:
             self._refuse_other_configuration(saved)
             if leads:
                 self.progress.note(f"train: resumed at step {first} of {self.config.steps}")
+        a_step = self.config.topology.drafters * self.config.accumulate
+        shift = saved.state["micro_batches"] - first * a_step if saved else 0
         log = MetricLog(out / "metrics.jsonl", first) if leads else None
         last: dict[str, Any] = {"step": first}
         begun = time.monotonic()
@@ -93,7 +96,8 @@ class Trainer:
 
         def run(worker: Worker, rank: int) -> None:
             nonlocal begun
-            batches = Batches(self._packed, rows=self.config.rows, anchors=self.config.anchors, seed=self.config.seed)
+            config = self.config
+            batches = Batches(self._packed, rows=config.rows, anchors=config.anchors, seed=config.seed, shift=shift)
             if isinstance(worker, TargetWorker):
                 worker.run(batches, first)
                 return
@@ -102,7 +106,7 @@ class Trainer:
                 checkpoints.save(
                     step,
                     {"optimizer": worker.optimizer_state()},
-                    {"config": asdict(self.config)},
+                    {"config": asdict(config), "micro_batches": shift + step * a_step},
                     extra=lambda folder: write_layout(worker.draft, folder),
                 )
 
@@ -137,8 +141,8 @@ class Trainer:
 
     def _refuse_other_configuration(self, saved: Checkpoint) -> None:
         mine, theirs = json.loads(json.dumps(asdict(self.config))), saved.state["config"]
-        steers = {"launcher", "prefetch"}  # which change no number
-        differing = sorted(k for k in (mine.keys() | theirs.keys()) - steers if mine.get(k) != theirs.get(k))
+        free = {"launcher", "prefetch", "topology", "accumulate"}  # who does the work, and how much of it makes a step
+        differing = sorted(k for k in (mine.keys() | theirs.keys()) - free if mine.get(k) != theirs.get(k))
         if differing:
             raise CheckpointError(
                 f"was made with another configuration: {', '.join(differing)}",

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from dflash.errors import CheckpointError, DFlashError, UsageError
 from dflash.model.layout import load_draft
+from dflash.training.checkpoints import Checkpoints
 from dflash.training.config import DraftConfig, Topology, TrainConfig
 from dflash.training.metrics import read_metrics
 from dflash.training.trainer import Trainer
@@ -105,6 +106,35 @@ def test_a_killed_training_resumes_to_the_same_bits(
     assert result["resumed_at"] >= killed_after - CONFIG.checkpoint_every, "more than a checkpoint interval was lost"
     assert same_bits(tmp_path, whole)
     assert figures(tmp_path) == figures(whole)
+
+
+def test_another_number_of_workers_goes_on_with_the_same_micro_batches(
+    target_folder: Path, tmp_path: Path, whole: Path
+):
+    """One drafter that accumulates three micro-batches does what three drafters did, but for the order of a sum."""
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "scratch" / "checkpoints" / "step-00000012")
+    result = train(target_folder, tmp_path, topology=Topology(targets=2, drafters=1), accumulate=3)
+    assert result["resumed_at"] == 8
+    for now, before in zip(
+        read_metrics(tmp_path / "metrics.jsonl"), read_metrics(whole / "metrics.jsonl"), strict=True
+    ):
+        assert now["loss"] == pytest.approx(before["loss"], rel=1e-4), now["step"]
+    newest = Checkpoints(tmp_path / "scratch" / "checkpoints").latest(Watching())
+    assert newest
+    assert newest.state["micro_batches"] == 12 * 3
+
+
+def test_fewer_drafters_take_smaller_steps_and_leave_no_micro_batch_out(
+    target_folder: Path, tmp_path: Path, whole: Path
+):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "scratch" / "checkpoints" / "step-00000012")
+    watching = Watching()
+    train(target_folder, tmp_path, watching, topology=Topology(targets=1, drafters=2))
+    newest = Checkpoints(tmp_path / "scratch" / "checkpoints").latest(watching)
+    assert newest
+    assert newest.state["micro_batches"] == 8 * 3 + 4 * 2
 
 
 def test_an_interrupt_saves_the_step_it_came_in_and_loses_nothing(target_folder: Path, tmp_path: Path, whole: Path):
