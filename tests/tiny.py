@@ -44,8 +44,8 @@ def randomize(model: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0.0, 1.5 * parameter.shape[1] ** -0.5, generator=generator)
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 1.5 * parameter.shape[-1] ** -0.5, generator=generator)
             else:
                 parameter.normal_(1.0, 0.3, generator=generator)
 

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from dflash.errors import UsageError
 from dflash.model.mask import document_mask
+from dflash.model.stored import can_not_be_loaded, fill, refuse_missing
 
 Layer = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor], Tensor]
 """Run one decoder layer: (layer, hidden (B, S, H), mask (B, 1, S, S), cosines, sines (B, S, D)) -> hidden."""
@@ -40,27 +41,70 @@ def target_config(folder: Path) -> PretrainedConfig:
         ) from failure
 
 
-def load_target(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def load_target(
+    folder: Path, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> PreTrainedModel:
     """The whole target with frozen weights, in evaluation mode.
 
     Raises:
-        UsageError: `folder` does not hold a causal LM, or not all of its weights: transformers would fill up what is
-            missing with random numbers, and a drafter trained against a random LM head learns nothing.
+        UsageError: `folder` does not hold a causal LM, or not all of its weights.
     """
     target_config(folder)
-    cure = "copy the model folder again"
     model: PreTrainedModel
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, attn_implementation="sdpa", output_loading_info=True
         )
     except Exception as failure:  # safetensors has an exception class of its own
-        reason = str(failure).splitlines()[0]
-        raise UsageError(f"the model can not be loaded ({reason})", where=str(folder), cure=cure) from failure
-    if missing := sorted(report["missing_keys"]):
-        more = f" and {len(missing) - 1} more" if missing[1:] else ""
-        raise UsageError(f"the weights lack {missing[0]}{more}", where=str(folder), cure=cure)
+        raise can_not_be_loaded(folder, failure) from failure
+    refuse_missing(report["missing_keys"], folder)
+    return model.to(device).requires_grad_(False).eval()
+
+
+def load_layers(folder: Path, layers: int, device: torch.device, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The embedding and the first `layers` of a target, frozen, in evaluation mode, straight to `device`: all that
+    `Capture` runs. There is neither last norm nor LM head. What is not there is not read.
+
+    Raises:
+        UsageError: `folder` does not hold a causal LM of this build, or not all of these weights.
+    """
+    model = _unfilled(folder, dtype)
+    inner = model.base_model
+    inner.layers, inner.norm = inner.layers[:layers], nn.Identity()
+    model.set_output_embeddings(nn.Identity())
+    model.all_tied_weights_keys = {}  # there is no head to tie
+    fill(model, folder, device, dtype)
     return model.requires_grad_(False).eval()
+
+
+def load_ends(folder: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> Ends:
+    """A target's embedding and LM head, straight to `device`; nothing else is read.
+
+    Raises:
+        UsageError: `folder` does not hold a causal LM of this build, or not these weights.
+    """
+    model = _unfilled(folder, dtype)
+    model.base_model.layers, model.base_model.norm = nn.ModuleList(), nn.Identity()
+    fill(model, folder, device, dtype)
+    return Ends.of(model)
+
+
+def _unfilled(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """The target on the meta device."""
+    config = target_config(folder)
+    model: PreTrainedModel
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    except Exception as failure:  # it may be no causal LM, or one whose sizes do not fit each other
+        raise can_not_be_loaded(folder, failure) from failure
+    if absent := [part for part in ("layers", "norm", "rotary_emb") if not hasattr(model.base_model, part)]:
+        raise UsageError(
+            f"a {type(model).__name__} has no {absent[0]}",
+            where=str(folder),
+            cure="choose a target that is built as Llama and Qwen3 are",
+        )
+    return model
 
 
 def blank_target(config: PretrainedConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -80,8 +124,10 @@ class Ends(NamedTuple):
 
     @staticmethod
     def of(target: PreTrainedModel) -> Ends:
-        """Those of `target`, detached: a parameter and a tensor are two graphs."""
-        return Ends(target.get_input_embeddings().weight.detach(), target.get_output_embeddings().weight.detach())
+        """Those of `target`, detached: a parameter and a tensor are two graphs. One tensor where they are tied."""
+        embedding, head = target.get_input_embeddings().weight, target.get_output_embeddings().weight
+        kept = embedding.detach()
+        return Ends(kept, kept if head is embedding else head.detach())
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Ends:
         """The same on `device`; one tensor where the two are one."""

@@ -64,7 +64,7 @@ class Pair:
             for file, name in zip(files, names_of(files), strict=True)
         ]
         self.draft = drafter.to(config.device, dtype)
-        self.target: PreTrainedModel = load_target(target, dtype).to(config.device)
+        self.target: PreTrainedModel = load_target(target, dtype, config.device)
         ends = self.target.generation_config.eos_token_id or shape.eos_token_id
         self.stops: list[int] = ([ends] if isinstance(ends, int) else list(ends or ())) if config.stop else []
         if config.stop and not self.stops:

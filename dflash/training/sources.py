@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, Qwen3Config
 
-from dflash.model.draft import DFlashDraftModel
-from dflash.model.target import Ends, blank_target, load_target, target_config
+from dflash.model.draft import DFlashDraftModel, capture_layers
+from dflash.model.target import Ends, blank_target, load_ends, load_layers, target_config
 from dflash.training.drafts import blank_draft, fresh_draft
 
 
@@ -19,7 +19,7 @@ class Models(Protocol):
     target_config: PretrainedConfig
 
     def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-        """The target, for a worker on `device`."""
+        """The target, for a worker on `device`; what lies behind the last captured layer may be left out."""
 
     def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
         """The target's embedding and LM head alone."""
@@ -31,16 +31,23 @@ class Models(Protocol):
 class Real:
     """The target of a model folder, and a drafter whose first weights `seed` decides."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        """Raises UsageError when `folder` is no model folder."""
+    def __init__(self, folder: Path, seed: int, features: int | None = None) -> None:
+        """`features` is the number of captured layers: the target's layers behind the last of them are never read.
+        Without it, all are.
+
+        Raises:
+            UsageError: `folder` is no model folder.
+        """
         self.target_config = target_config(folder)
-        self._folder, self._seed = folder, seed
+        self._folder, self._seed, self._features = folder, seed, features
 
     def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-        return load_target(self._folder, dtype)
+        depth: int = self.target_config.num_hidden_layers
+        layers = depth if self._features is None else max(capture_layers(depth, self._features)) + 1
+        return load_layers(self._folder, layers, device, dtype)
 
     def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
-        return Ends.of(load_target(self._folder, dtype))
+        return load_ends(self._folder, device, dtype)
 
     def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
         return fresh_draft(config, self._seed)

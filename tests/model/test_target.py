@@ -8,12 +8,24 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    T5Config,
+)
 
 from dflash.errors import UsageError
 from dflash.model.draft import capture_layers
-from dflash.model.target import Capture, load_target, target_config
+from dflash.model.target import Capture, load_ends, load_layers, load_target, target_config
+from tests.tiny import randomize
 
+CPU = torch.device("cpu")
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 """transformers' RMSNorm computes in float32, so a sum in another order can move a result by some 1e-7."""
 
@@ -22,10 +34,49 @@ def tokens_of(length: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 256, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
-def alone(target: Qwen3ForCausalLM, layer_ids: list[int], tokens: torch.Tensor) -> torch.Tensor:
+def alone(target: PreTrainedModel, layer_ids: list[int], tokens: torch.Tensor) -> torch.Tensor:
     """The features of one document, picked from what transformers gives."""
     states = target(tokens, output_hidden_states=True).hidden_states
     return torch.cat([states[layer + 1] for layer in layer_ids], dim=-1)
+
+
+SHAPE = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+SCALED = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+KINDS = {
+    "qwen3": Qwen3Config(**SHAPE),
+    "qwen3-tied": Qwen3Config(**SHAPE | {"tie_word_embeddings": True}),
+    "llama": LlamaConfig(**SHAPE, rope_parameters=SCALED),
+    "qwen3-moe": Qwen3MoeConfig(**SHAPE, **EXPERTS, mlp_only_layers=[2]),
+    "gemma": GemmaConfig(**SHAPE),  # its embedding has a scale that is in no file
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Path]:
+    """A model of each kind in float32, and its folder as transformers writes one."""
+    model = AutoModelForCausalLM.from_config(KINDS[request.param], attn_implementation="sdpa")
+    randomize(model, 0)
+    folder = tmp_path_factory.mktemp(request.param)
+    model.save_pretrained(folder)
+    return model.requires_grad_(False).eval(), folder
 
 
 @pytest.mark.parametrize("layer_ids", [[1, 2, 3], [0], [3, 1], capture_layers(6, 2)])
@@ -106,3 +157,53 @@ def test_a_missing_lm_head_is_not_made_up(tmp_path: Path, target_folder: Path):
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UsageError, match=rf"^{tmp_path}: the weights lack lm_head.weight"):
         load_target(tmp_path)
+
+
+def test_the_layers_of_a_folder_give_transformers_hidden_states(published: tuple[PreTrainedModel, Path]):
+    (model, folder), layer_ids = published, [1, 3]
+    tokens = tokens_of(17)
+    row = tokens, torch.arange(17)[None], torch.zeros(1, 17, dtype=torch.long)
+    found = Capture(load_layers(folder, 4, CPU), layer_ids).features(*row)
+    assert torch.allclose(found, alone(model, layer_ids, tokens), **CLOSE)
+    halved = Capture(load_layers(folder, 4, CPU, torch.bfloat16), layer_ids).features(*row)
+    assert halved.dtype == torch.bfloat16
+    wanted = alone(load_target(folder, torch.bfloat16), layer_ids, tokens)
+    assert torch.allclose(halved, wanted, rtol=0.05, atol=0.05)
+
+
+def test_of_a_target_to_capture_from_there_is_only_what_runs(published: tuple[PreTrainedModel, Path]):
+    model, folder = published
+    layers = load_layers(folder, 4, CPU, torch.bfloat16)
+    assert not layers.training
+    found, whole = dict(layers.named_parameters()), dict(model.named_parameters())
+    runs = ("model.embed_tokens.", *(f"model.layers.{index}." for index in range(4)))
+    assert found.keys() == {name for name in whole if name.startswith(runs)}
+    for name, parameter in found.items():
+        assert not parameter.requires_grad
+        assert torch.equal(parameter, whole[name].bfloat16())
+    computed = dict(load_target(folder, torch.bfloat16).named_buffers())
+    for name, buffer in layers.named_buffers():
+        assert buffer.dtype == computed[name].dtype
+        assert torch.equal(buffer, computed[name])
+
+
+def test_the_ends_of_a_folder_are_the_models(published: tuple[PreTrainedModel, Path]):
+    model, folder = published
+    for dtype in (torch.float32, torch.bfloat16):
+        ends = load_ends(folder, CPU, dtype)
+        assert torch.equal(ends.embedding, model.get_input_embeddings().weight.to(dtype))
+        assert torch.equal(ends.head, model.get_output_embeddings().weight.to(dtype))
+        assert (ends.head is ends.embedding) == model.config.tie_word_embeddings
+        assert not ends.head.requires_grad
+
+
+def test_a_target_that_is_built_in_another_way_is_refused(tmp_path: Path):
+    GPT2Config(n_layer=2, n_embd=8, n_head=2).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=rf"^{tmp_path}: a GPT2LMHeadModel has no layers; choose a target that is"):
+        load_layers(tmp_path, 1, CPU)
+
+
+def test_a_model_that_is_no_causal_lm_is_refused(tmp_path: Path):
+    T5Config(d_model=8, d_kv=4, num_heads=2, num_layers=1).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=rf"^{tmp_path}: the model can not be loaded \(Unrecognized configuration"):
+        load_ends(tmp_path, CPU)
