@@ -212,7 +212,8 @@ class TrainConfig:
     row. `dtype` is that of weights and states; in bfloat16 the optimizer keeps float32 masters. A step whose loss or
     gradient is `not_finite` stops the training, or is passed over ("skip"): weights and optimizer stay as they were.
     `loss` weighs the slots of a block by a fixed "decay", or by the drafter's own confidence, "dpace" with its
-    `dpace_alpha` (arXiv 2605.18810). Workers are threads of one process, or "processes" of torchrun, by `launcher`.
+    `dpace_alpha` (arXiv 2605.18810). Workers are threads of one process, or "processes" of torchrun, by `launcher`;
+    processes that wait for one another longer than `patience_s` seconds are ended, and said to have hung.
 
     `gamma` is the loss decay; left out, the paper's value for the block size is used, and a block size that the
     paper does not list is refused, so that the decay is never off unnoticed.
@@ -235,6 +236,7 @@ class TrainConfig:
     prefetch: int = 2
     compile: bool = True
     launcher: str = "threads"
+    patience_s: float = 600.0
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -242,6 +244,8 @@ class TrainConfig:
             raise ValueError(f"launcher is threads or processes, not '{self.launcher}'")
         if min(self.rows, self.accumulate, self.anchors, self.steps, self.checkpoint_every, self.prefetch) < 1:
             raise ValueError("rows, accumulate, anchors, steps, checkpoint_every and prefetch must be at least 1")
+        if not self.patience_s > 0:
+            raise ValueError(f"patience_s must be above 0, not {self.patience_s}")
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype is float32 or bfloat16, not '{self.dtype}'")
         if self.not_finite not in ("stop", "skip"):

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ def train_in_processes(
     An interrupt (Ctrl-C) lets the current step end and writes a checkpoint first. A worker that dies ends all others.
 
     Raises:
-        what `Trainer` raises; StepFailed: a worker died otherwise, its traceback is on standard error.
+        what `Trainer` raises; StepFailed: a worker died otherwise, its traceback is on standard error, or they hang.
     """
     scratch = out / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
@@ -51,7 +53,7 @@ def train_in_processes(
         text=True,
         start_new_session=True,
     ) as process:
-        told = _Told(progress)
+        told = _Told(progress, hung=threading.Timer(_ANSWERS_S, process.terminate).start)
         while True:
             try:
                 assert process.stdout is not None
@@ -63,6 +65,12 @@ def train_in_processes(
                 stop.touch()
     if told.failure is not None:
         raise told.failure
+    if told.waiting:
+        raise StepFailed(
+            f"the workers hang, for {config.patience_s:g} s now: {told.who_waits(config.topology.size)}",
+            status=1,
+            cure="look at the worker that waits for nobody; run again to go on from the last checkpoint",
+        )
     if stop.exists():
         raise KeyboardInterrupt
     if told.result is None:
@@ -70,14 +78,19 @@ def train_in_processes(
     return told.result
 
 
+_ANSWERS_S = 3.0
+"""How long the other workers have to say what they wait for, once one has."""
+
 _KINDS = {kind.__name__: kind for kind in (UsageError, DataError, StorageError, CheckpointError, CompilationError)}
 
 
 class _Told:
     """What the workers have said: lines of JSON; anything else is a library's, and passed on."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, progress: Progress, hung: Callable[[], None]) -> None:
+        """`hung` is called when the first worker says that it waits too long."""
+        self._progress, self._hung = progress, hung
+        self.waiting: dict[int, str] = {}
         self.result: dict[str, Any] | None = None
         self.failure: DFlashError | None = None
 
@@ -92,7 +105,17 @@ class _Told:
             self._progress.update(said["done"], said["total"], said["metrics"])
         elif kind == "note":
             self._progress.note(said["message"])
+        elif kind == "hung":
+            if not self.waiting:
+                self._hung()
+            self.waiting[said["rank"]] = said["waits_for"]
         elif kind == "result":
             self.result = said["result"]
         elif self.failure is None:
             self.failure = _KINDS.get(said["class"], DFlashError)(said["what"], where=said["where"], cure=said["cure"])
+
+    def who_waits(self, workers: int) -> str:
+        """Who waits for whom, of so many."""
+        others = [rank for rank in range(workers) if rank not in self.waiting]
+        lines = [f"worker {rank} waits for {what}" for rank, what in sorted(self.waiting.items())]
+        return "; ".join(lines + [f"worker {rank} waits for nobody" for rank in others])

@@ -46,6 +46,14 @@ def _end_with_the_launcher() -> None:
     os._exit(1)
 
 
+def _watch(group: ProcessGroup, patience_s: float, trained: threading.Event) -> None:
+    """Tell, once, when this worker has asked another for something and has not come further for that long."""
+    while not trained.wait(min(1.0, patience_s)):
+        if what := group.doing.stalled(patience_s):
+            say("hung", rank=group.ranks[0], waits_for=what)
+            return
+
+
 def main() -> int:
     """Train; the exit status of whatever went wrong."""
     threading.Thread(target=_end_with_the_launcher, daemon=True).start()
@@ -53,7 +61,8 @@ def main() -> int:
     config = train_config(request["train"])
     stop = Path(request["stop"])
     try:
-        group = ProcessGroup(config)
+        group, trained = ProcessGroup(config), threading.Event()
+        threading.Thread(target=_watch, args=(group, config.patience_s, trained), daemon=True).start()
         trainer = Trainer(
             config,
             Path(request["target"]),
@@ -64,6 +73,7 @@ def main() -> int:
             stopping=stop.exists,
         )
         result = trainer.train(Path(request["out"]))
+        trained.set()
         if result:
             say("result", result=result)
         group.close()

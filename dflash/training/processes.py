@@ -6,8 +6,10 @@ Gloo on a CPU, NCCL between GPUs. On a CPU sums are made in rank order, as threa
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -17,23 +19,41 @@ from torch import Tensor
 from dflash.training.communicator import Communicator, meet
 from dflash.training.config import TrainConfig
 
-PATIENCE = timedelta(minutes=10)
-"""How long a worker waits for another before it gives up, naming the operation."""
+LONGER = timedelta(minutes=1)
+"""How much longer than a training's patience torch's own is: what it says of a hang does not name who is waited for."""
+
+
+class Doing:
+    """What a worker has asked of another last; written by the worker, read by whoever watches it."""
+
+    def __init__(self) -> None:
+        self._last, self._since = "", 0.0
+
+    @contextmanager
+    def asking(self, what: str) -> Iterator[None]:
+        """Say what is asked. NCCL answers at once, and has the device wait: so it stays said until the next."""
+        self._last, self._since = what, time.monotonic()
+        yield
+
+    def stalled(self, seconds: float) -> str | None:
+        """What was asked last, if that is more than so many seconds ago; nothing before the first time."""
+        return self._last if self._last and time.monotonic() - self._since > seconds else None
 
 
 class ProcessGroup:
     """This process's place among all of a training; made once a process, where `torchrun` has set the environment."""
 
     def __init__(self, config: TrainConfig) -> None:
-        backend = "nccl" if config.device == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=PATIENCE)
+        backend, patience = "nccl" if config.device == "cuda" else "gloo", timedelta(seconds=config.patience_s) + LONGER
+        dist.init_process_group(backend, timeout=patience)
         self.ranks: Sequence[int] = (dist.get_rank(),)
+        self.doing = Doing()
         self._prefetch = config.prefetch
-        self._drafters = dist.new_group(list(config.topology.drafter_ranks), timeout=PATIENCE)  # by all, in one order
+        self._drafters = dist.new_group(list(config.topology.drafter_ranks), timeout=patience)  # by all, in one order
 
     def communicator(self, rank: int) -> Communicator:
         """This worker's end; `rank` is its own."""
-        return ProcessCommunicator(rank, self._prefetch, self._drafters)
+        return ProcessCommunicator(rank, self._prefetch, self._drafters, self.doing)
 
     def wait(self, barrier: threading.Barrier) -> None:
         """Wait for this process's threads at `barrier`, and for all other processes."""
@@ -52,15 +72,16 @@ class ProcessGroup:
 class ProcessCommunicator:
     """A worker's end."""
 
-    def __init__(self, rank: int, prefetch: int, drafters: dist.ProcessGroup | None) -> None:
+    def __init__(self, rank: int, prefetch: int, drafters: dist.ProcessGroup | None, doing: Doing) -> None:
         self.rank, self.size = rank, dist.get_world_size()
-        self._prefetch, self._drafters = prefetch, drafters
+        self._prefetch, self._drafters, self._doing = prefetch, drafters, doing
         self._outgoing: dict[int, deque[tuple[dist.Work, Tensor]]] = {}
 
     def send(self, tensor: Tensor, to: int) -> None:
         under_way = self._outgoing.setdefault(to, deque())
-        while len(under_way) >= self._prefetch:
-            under_way.popleft()[0].wait()
+        with self._doing.asking(f"worker {to} to take features"):
+            while len(under_way) >= self._prefetch:
+                under_way.popleft()[0].wait()
         tensor = tensor.contiguous()
         work = dist.isend(tensor, to)
         assert work is not None
@@ -69,23 +90,26 @@ class ProcessCommunicator:
     def receive(self, source: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
         tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
-        dist.recv(tensor, source)
+        with self._doing.asking(f"features of worker {source}"):
+            dist.recv(tensor, source)
         return tensor
 
     def all_reduce(self, tensor: Tensor, group: Sequence[int]) -> None:
-        if tensor.is_cuda:
-            dist.all_reduce(tensor, group=self._drafters)
-            return
-        parts = [torch.empty_like(tensor) for _ in group]
-        dist.all_gather(parts, tensor, group=self._drafters)
+        with self._doing.asking(f"a sum over workers {', '.join(map(str, group))}"):
+            if tensor.is_cuda:
+                dist.all_reduce(tensor, group=self._drafters)
+                return
+            parts = [torch.empty_like(tensor) for _ in group]
+            dist.all_gather(parts, tensor, group=self._drafters)
         tensor.copy_(parts[0])
         for part in parts[1:]:
             tensor += part
 
     def finish(self) -> None:
-        for under_way in self._outgoing.values():
-            while under_way:
-                under_way.popleft()[0].wait()
+        for to, under_way in self._outgoing.items():
+            with self._doing.asking(f"worker {to} to take features"):
+                while under_way:
+                    under_way.popleft()[0].wait()
 
     def barrier(self) -> None:
         dist.barrier()

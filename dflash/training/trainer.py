@@ -141,7 +141,13 @@ class Trainer:
 
     def _refuse_other_configuration(self, saved: Checkpoint) -> None:
         mine, theirs = json.loads(json.dumps(asdict(self.config))), saved.state["config"]
-        free = {"launcher", "prefetch", "topology", "accumulate"}  # who does the work, and how much of it makes a step
+        free = {
+            "launcher",
+            "patience_s",
+            "prefetch",
+            "topology",
+            "accumulate",
+        }  # who does the work, and how much of it makes a step
         differing = sorted(k for k in (mine.keys() | theirs.keys()) - free if mine.get(k) != theirs.get(k))
         if differing:
             raise CheckpointError(

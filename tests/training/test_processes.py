@@ -98,6 +98,21 @@ def test_a_worker_that_is_killed_takes_the_others_down_and_the_next_start_goes_o
 
 
 @pytest.mark.nightly
+def test_workers_that_hang_are_ended_and_it_is_said_who_waits_for_whom(target_folder: Path, tmp_path: Path):
+    config = replace(PAIR, steps=100_000, checkpoint_every=1000, patience_s=4.0)
+
+    def stop() -> None:
+        by_rank = {int(each.environ()["RANK"]): each for each in workers()}
+        by_rank[0].suspend()
+
+    with pytest.raises(
+        StepFailed, match="hang, for 4 s now: worker 1 waits for features of worker 0; worker 0 waits for nobody"
+    ):
+        launch(target_folder, tmp_path / "out", config, Disturbing(30, stop))
+    assert workers() == []
+
+
+@pytest.mark.nightly
 def test_workers_end_when_whoever_started_them_is_killed(target_folder: Path, tmp_path: Path):
     config = replace(PAIR, steps=100_000, checkpoint_every=1000)
     program = (
