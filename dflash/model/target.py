@@ -116,6 +116,13 @@ def blank_target(config: PretrainedConfig, device: torch.device, dtype: torch.dt
     return model.requires_grad_(False).eval()
 
 
+def window_of(config: PretrainedConfig, layers: int) -> int | None:
+    """How many tokens back the first `layers` layers of a target see, if one of them does not see all."""
+    types = getattr(config, "layer_types", None)
+    slides = types is None or "sliding_attention" in types[:layers]
+    return getattr(config, "sliding_window", None) if slides else None
+
+
 class Ends(NamedTuple):
     """What a drafter takes over from its target, frozen: token embedding and LM head, both (V, H)."""
 
@@ -167,3 +174,37 @@ class Capture:
             if index in self.layer_ids:
                 captured[index] = hidden
         return torch.cat([captured[index] for index in self.layer_ids], dim=-1)
+
+
+def refuse_unlike(model: PreTrainedModel, folder: Path) -> None:
+    """Raise UsageError if `Capture` does not give the hidden states that the model gives by itself, on one short row:
+    what a model does between its layers (scales, rotary embeddings by layer) is not in them. The last norm of `model`
+    is none, as `load_layers` leaves it.
+    """
+    tokens = torch.arange(PROBE, device=model.device)[None] % model.config.vocab_size
+    layers = len(model.base_model.layers)
+    cure = "choose a target that is built as Llama and Qwen3 are"
+    try:
+        found = Capture(model, range(layers)).features(
+            tokens, torch.arange(PROBE, device=model.device)[None], tokens * 0
+        )
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as failure:
+        what = f"the layers of a {type(model).__name__} can not be run one by one ({type(failure).__name__}: {failure})"
+        raise UsageError(what.splitlines()[0], where=str(folder), cure=cure) from failure
+    with torch.no_grad():
+        own = model.base_model(tokens, output_hidden_states=True, use_cache=False).hidden_states
+    for index, (one, other) in enumerate(zip(found.chunk(layers, dim=-1), own[1:], strict=True)):
+        apart = float((one.float() - other.float()).norm() / other.float().norm())
+        if not apart < APART:
+            raise UsageError(
+                f"a {type(model).__name__} does more than run its layers: layer {index} is {apart:.1%} off",
+                where=str(folder),
+                cure=cure,
+            )
+
+
+PROBE, APART = 17, 0.05
+"""Tokens of the row that is compared, and the relative error from which states are not the same: bfloat16 alone makes
+one of some 1e-2."""

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 import torch
+from transformers import PretrainedConfig, Qwen3Config
 
 from dflash.compilation.gate import CompileGate, Graph
 from dflash.errors import UsageError
+from dflash.model.target import window_of
 from dflash.model.tiles import TILE
 from dflash.progress import Progress
 from dflash.training.checkpoints import Checkpoint
@@ -52,6 +54,7 @@ class Crew:
         self.warm_seconds: dict[str, float] = {}
         self._models, self._buckets, self._in_turn = models, sorted(buckets), ""
         _refuse_odd_lengths(config, self._buckets)
+        _refuse_long_rows(models.target_config, self.draft_config, self._buckets)
         self._gate = CompileGate(
             enabled=config.compile,
             limit=3 * config.topology.size * len(self._buckets) + 1,  # first, middle and last layer
@@ -159,4 +162,15 @@ def _refuse_odd_lengths(config: TrainConfig, buckets: Sequence[int]) -> None:
     if odd := [length for length in buckets if length % TILE]:
         raise UsageError(
             f"rows of {odd[0]} tokens are no multiple of {TILE}", where="data.buckets", cure=f"use multiples of {TILE}"
+        )
+
+
+def _refuse_long_rows(target: PretrainedConfig, draft: Qwen3Config, buckets: Sequence[int]) -> None:
+    """A target's layers are given all of a document to look at, which one with a window would not do."""
+    window = window_of(target, max(draft.dflash_config["target_layer_ids"]) + 1)
+    if window and buckets and buckets[-1] > window:
+        raise UsageError(
+            f"rows of {buckets[-1]} tokens are longer than the {window} that the target's layers look back",
+            where="data.buckets",
+            cure=f"use rows of at most {window} tokens, or another target",
         )

@@ -9,7 +9,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel, Qwen3Config
 
 from dflash.model.draft import DFlashDraftModel, capture_layers
-from dflash.model.target import Ends, blank_target, load_ends, load_layers, target_config
+from dflash.model.target import Ends, blank_target, load_ends, load_layers, refuse_unlike, target_config
 from dflash.training.drafts import blank_draft, fresh_draft
 
 
@@ -44,7 +44,9 @@ class Real:
     def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
         depth: int = self.target_config.num_hidden_layers
         layers = depth if self._features is None else max(capture_layers(depth, self._features)) + 1
-        return load_layers(self._folder, layers, device, dtype)
+        model = load_layers(self._folder, layers, device, dtype)
+        refuse_unlike(model, self._folder)
+        return model
 
     def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
         return load_ends(self._folder, device, dtype)

@@ -10,9 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
+    GraniteConfig,
     LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
     PreTrainedModel,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -22,7 +26,7 @@ from transformers import (
 
 from dflash.errors import UsageError
 from dflash.model.draft import capture_layers
-from dflash.model.target import Capture, load_ends, load_layers, load_target, target_config
+from dflash.model.target import Capture, load_ends, load_layers, load_target, refuse_unlike, target_config, window_of
 from tests.tiny import randomize
 
 CPU = torch.device("cpu")
@@ -207,3 +211,40 @@ def test_a_model_that_is_no_causal_lm_is_refused(tmp_path: Path):
     T5Config(d_model=8, d_kv=4, num_heads=2, num_layers=1).save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=rf"^{tmp_path}: the model can not be loaded \(Unrecognized configuration"):
         load_ends(tmp_path, CPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_whose_states_are_captured_as_it_makes_them_is_taken(
+    published: tuple[PreTrainedModel, Path], dtype: torch.dtype
+):
+    refuse_unlike(load_layers(published[1], 4, CPU, dtype), published[1])
+
+
+UNLIKE = {
+    "scaled": (GraniteConfig(**SHAPE, embedding_multiplier=3.0), "a GraniteForCausalLM does more than run its layers"),
+    "rotary-by-layer": (Gemma3TextConfig(**SHAPE), "the layers of a Gemma3ForCausalLM can not be run one by one"),
+}
+
+
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_a_model_that_does_something_between_its_layers_is_refused(kind: str, tmp_path: Path):
+    config, why = UNLIKE[kind]
+    model = AutoModelForCausalLM.from_config(config)
+    randomize(model, 0)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=why):
+        refuse_unlike(load_layers(tmp_path, 4, CPU), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "window"),
+    [
+        (Qwen3Config(**SHAPE), None),
+        (Qwen3Config(**SHAPE, use_sliding_window=True, sliding_window=32, max_window_layers=4), None),
+        (Qwen3Config(**SHAPE, use_sliding_window=True, sliding_window=32, max_window_layers=2), 32),
+        (MistralConfig(**SHAPE, sliding_window=48), 48),
+        (LlamaConfig(**SHAPE), None),
+    ],
+)
+def test_a_window_counts_where_a_layer_that_is_run_has_it(config: PretrainedConfig, window: int | None):
+    assert window_of(config, 4) == window

@@ -251,6 +251,14 @@ def test_shapes_that_do_not_fill_the_gpus_tiles_are_refused_before_any_gpu_is_as
         train(target_folder, tmp_path, packed=rows(buckets=[bucket]), device="cuda", anchors=anchors)
 
 
+def test_rows_longer_than_a_targets_window_are_refused_before_any_work(target_folder: Path, tmp_path: Path):
+    described = json.loads((target_folder / "config.json").read_text())
+    slides = {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 0, "layer_types": None}
+    (tmp_path / "config.json").write_text(json.dumps(described | slides))
+    with pytest.raises(UsageError, match="rows of 48 tokens are longer than the 40 that the target's layers look back"):
+        Trainer(CONFIG, tmp_path, rows(), Watching())
+
+
 def test_micro_batches_that_are_accumulated_are_one_larger_step(target_folder: Path, tmp_path: Path, whole: Path):
     """Two of one row each weigh as two rows of one micro-batch: the same sum but for its order."""
     packed = rows(count=40, buckets=[48])
