@@ -1,7 +1,6 @@
 """What a cache folder is valid for, as a small file beside it: by that `./inv cache.save` knows what to keep it as.
 
 FOLDER/inductor            the cache, which pre-warm filled and proved
-FOLDER/inductor/triton     Triton's part of it, which is not kept: see `dflash.compilation.parcels.wanted`
 FOLDER/inductor.key.json   {"key": {ingredient: value, ...}, "graphs": how many the proof found}
 """
 
@@ -14,9 +13,6 @@ from pathlib import Path
 
 from dflash.atomic import write_json
 from dflash.errors import UsageError
-
-TRITON = "triton"
-"""Triton's folder in a cache."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from typing import Any
 
 import zstandard
 
-from dflash.compilation.cachekey import TRITON
 from dflash.errors import DFlashError
 
 PARCEL = 8 << 20
@@ -71,15 +70,16 @@ class Parcel:
 
 
 def wanted(folder: Path) -> list[str]:
-    """The files of a compile cache that are worth keeping, sorted: no locks, nothing half-written, no links out, and
-    nothing of Triton's, whose files name each other by whole paths. Inductor's entries have the same kernels in them,
+    """The files of a compile cache that are worth keeping, sorted: no locks, nothing half-written, no links out, and no
+    kernels of Triton's, whose files name each other by whole paths. Inductor's entries have the same kernels in them,
     and put them in Triton's folder, with its path as it is then, when they are found; not where one is there already.
     """
     found = []
     for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != "locks" and not name.startswith("tmp.pid_"))
+        if any(name.startswith("__grp__") for name in files):
+            continue
         inside = os.path.relpath(place, folder)
-        left = {"locks", TRITON} if inside == "." else {"locks"}
-        folders[:] = sorted(name for name in folders if name not in left and not name.startswith("tmp.pid_"))
         for name in files:
             if not name.endswith((".tmp", ".lock")) and stat.S_ISREG(os.lstat(f"{place}/{name}").st_mode):
                 found.append(name if inside == "." else f"{inside}/{name}")

@@ -65,7 +65,7 @@ def train_in_processes(
                 stop.touch()
     if told.failure is not None:
         raise told.failure
-    if told.waiting:
+    if told.waiting and told.result is None:
         raise StepFailed(
             f"the workers hang, for {config.patience_s:g} s now: {told.who_waits(config.topology.size)}",
             status=1,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash.atomic import aside
-from dflash.compilation.cachekey import TRITON, write_key
+from dflash.compilation.cachekey import write_key
 from dflash.compilation.holders import hold
 from dflash.errors import CompilationError, DFlashError
 from dflash.progress import Progress
@@ -50,7 +50,7 @@ def cache_environment(folder: Path) -> dict[str, str]:
     of one worker and one of all would look for the same kernel in different places.
     """
     here = folder.resolve()
-    return {"TORCHINDUCTOR_CACHE_DIR": str(here), "TRITON_CACHE_DIR": str(here / TRITON)}
+    return {"TORCHINDUCTOR_CACHE_DIR": str(here), "TRITON_CACHE_DIR": str(here / "triton")}
 
 
 def prewarm(graphs: GraphSet, out: Path, progress: Progress, vault: Vault | None = None) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_a_folder_in_the_home_is_saved_by_its_short_name(
     monkeypatch.setenv("HOME", str(tmp_path))
     write_key(cache, KEY, 4)
     cli_cache.save(folder="~/live/cache", where=("", "", str(tmp_path / "root")), as_json=False)
-    assert "4 graphs, 42 files" in capsys.readouterr().out
+    assert "4 graphs, 43 files" in capsys.readouterr().out
 
 
 def test_this_machine_is_asked_without_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -259,16 +259,16 @@ def test_every_verb_does_on_a_host_what_it_does_here(
     write_key(cache, KEY, 4)
     cli_cache.save(folder=str(cache), where=where, as_json=False)
     (saved,) = far_vault.listed()
-    assert capsys.readouterr().out == f"{saved.id}: 4 graphs, 42 files, 1.9 MB\n"
+    assert capsys.readouterr().out == f"{saved.id}: 4 graphs, 43 files, 1.9 MB\n"
     cli_cache.pin(snapshot=saved.id, run="run-1", release=False, where=where)
     cli_cache.listed(where=where, as_json=False)
-    assert "4 graphs, 42 files, 1.9 MB  2.13.0  pinned by run-1\n" in capsys.readouterr().out
+    assert "4 graphs, 43 files, 1.9 MB  2.13.0  pinned by run-1\n" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="0"):
         cli_cache.verify(where=where, as_json=False)
     assert capsys.readouterr().out == f"{saved.id}  ok\n1 snapshots, 0 damaged\n"
     for says in ("", f"moved aside: {tmp_path / 'back.aside-1'}\n"):
         cli_cache.restore(snapshot=saved.id, to=str(tmp_path / "back"), where=where)
-        assert capsys.readouterr().out == f"{tmp_path / 'back'}: 42 files, 1.9 MB\n{says}"
+        assert capsys.readouterr().out == f"{tmp_path / 'back'}: 43 files, 1.9 MB\n{says}"
     assert tree(tmp_path / "back") == tree(cache)
     with pytest.raises(BusyError, match=r"ssh:lab: .* pinned by run-1; .* --for-run run-1 --release --host gpu1"):
         cli_cache.remove(snapshot=saved.id, where=where)
