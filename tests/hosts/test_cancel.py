@@ -47,8 +47,10 @@ def test_ctrl_c_ends_a_command_on_several_hosts_at_once(lab_sshd: Sshd):
     marker = "979.731"
     words = [sys.executable, "-B", "-m", "dflash", "exec", "--host", "local,ssh:lab-bash", "--", "sleep", marker]
     with subprocess.Popen(words, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as caller:
-        wait_until(lambda: len(running(marker)) == 2, "the sleeps")
-        caller.send_signal(signal.SIGINT)
+        try:
+            wait_until(lambda: len(running(marker)) == 3, "the two sleeps beside the caller")
+        finally:
+            caller.send_signal(signal.SIGINT)
         wait_until(lambda: not running(marker), "the end of the sleeps", WITHIN_S)
         _, said = caller.communicate(timeout=10)
     assert caller.returncode == 130
