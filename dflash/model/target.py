@@ -178,24 +178,18 @@ class Capture:
 
 def refuse_unlike(model: PreTrainedModel, folder: Path) -> None:
     """Raise UsageError if `Capture` does not give the hidden states that the model gives by itself, on one short row:
-    what a model does between its layers (scales, rotary embeddings by layer) is not in them. The last norm of `model`
-    is none, as `load_layers` leaves it.
-    """
-    tokens = torch.arange(PROBE, device=model.device)[None] % model.config.vocab_size
-    layers = len(model.base_model.layers)
+    what a model does between its layers (scales, rotary embeddings by layer) is not in them."""
+    positions = torch.arange(PROBE, device=model.device)[None]
+    tokens, layers = positions % model.config.vocab_size, len(model.base_model.layers)
     cure = "choose a target that is built as Llama and Qwen3 are"
     try:
-        found = Capture(model, range(layers)).features(
-            tokens, torch.arange(PROBE, device=model.device)[None], tokens * 0
-        )
+        found = Capture(model, range(layers)).features(tokens, positions, torch.zeros_like(positions))
     except torch.OutOfMemoryError:
         raise
     except Exception as failure:
         what = f"the layers of a {type(model).__name__} can not be run one by one ({type(failure).__name__}: {failure})"
         raise UsageError(what.splitlines()[0], where=str(folder), cure=cure) from failure
-    with torch.no_grad():
-        own = model.base_model(tokens, output_hidden_states=True, use_cache=False).hidden_states
-    for index, (one, other) in enumerate(zip(found.chunk(layers, dim=-1), own[1:], strict=True)):
+    for index, (one, other) in enumerate(zip(found.chunk(layers, dim=-1), _own_states(model, tokens), strict=True)):
         apart = float((one.float() - other.float()).norm() / other.float().norm())
         if not apart < APART:
             raise UsageError(
@@ -203,6 +197,24 @@ def refuse_unlike(model: PreTrainedModel, folder: Path) -> None:
                 where=str(folder),
                 cure=cure,
             )
+
+
+@torch.no_grad()
+def _own_states(model: PreTrainedModel, tokens: Tensor) -> list[Tensor]:
+    """The output of each layer in the model's own forward pass. Not by `output_hidden_states`: that leaves hooks in the
+    layers for good, which Dynamo can not trace."""
+    states: list[Tensor] = []
+
+    def keep(layer: nn.Module, arguments: object, output: Tensor | tuple[Tensor, ...]) -> None:
+        states.append(output if isinstance(output, Tensor) else output[0])
+
+    hooks = [layer.register_forward_hook(keep) for layer in model.base_model.layers]
+    try:
+        model.base_model(tokens, use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return states
 
 
 PROBE, APART = 17, 0.05

@@ -217,7 +217,9 @@ def test_a_model_that_is_no_causal_lm_is_refused(tmp_path: Path):
 def test_a_model_whose_states_are_captured_as_it_makes_them_is_taken(
     published: tuple[PreTrainedModel, Path], dtype: torch.dtype
 ):
-    refuse_unlike(load_layers(published[1], 4, CPU, dtype), published[1])
+    model = load_layers(published[1], 4, CPU, dtype)
+    refuse_unlike(model, published[1])
+    assert not any(module._forward_hooks for module in model.modules()), "a compiler can not trace those"
 
 
 UNLIKE = {
