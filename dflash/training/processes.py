@@ -8,8 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
@@ -29,11 +28,9 @@ class Doing:
     def __init__(self) -> None:
         self._last, self._since = "", 0.0
 
-    @contextmanager
-    def asking(self, what: str) -> Iterator[None]:
+    def asks(self, what: str) -> None:
         """Say what is asked. NCCL answers at once, and has the device wait: so it stays said until the next."""
         self._last, self._since = what, time.monotonic()
-        yield
 
     def stalled(self, seconds: float) -> str | None:
         """What was asked last, if that is more than so many seconds ago; nothing before the first time."""
@@ -79,9 +76,9 @@ class ProcessCommunicator:
 
     def send(self, tensor: Tensor, to: int) -> None:
         under_way = self._outgoing.setdefault(to, deque())
-        with self._doing.asking(f"worker {to} to take features"):
-            while len(under_way) >= self._prefetch:
-                under_way.popleft()[0].wait()
+        self._doing.asks(f"worker {to} to take features")
+        while len(under_way) >= self._prefetch:
+            under_way.popleft()[0].wait()
         tensor = tensor.contiguous()
         work = dist.isend(tensor, to)
         assert work is not None
@@ -90,26 +87,26 @@ class ProcessCommunicator:
     def receive(self, source: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
         tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
-        with self._doing.asking(f"features of worker {source}"):
-            dist.recv(tensor, source)
+        self._doing.asks(f"features of worker {source}")
+        dist.recv(tensor, source)
         return tensor
 
     def all_reduce(self, tensor: Tensor, group: Sequence[int]) -> None:
-        with self._doing.asking(f"a sum over workers {', '.join(map(str, group))}"):
-            if tensor.is_cuda:
-                dist.all_reduce(tensor, group=self._drafters)
-                return
-            parts = [torch.empty_like(tensor) for _ in group]
-            dist.all_gather(parts, tensor, group=self._drafters)
+        self._doing.asks(f"a sum over workers {', '.join(map(str, group))}")
+        if tensor.is_cuda:
+            dist.all_reduce(tensor, group=self._drafters)
+            return
+        parts = [torch.empty_like(tensor) for _ in group]
+        dist.all_gather(parts, tensor, group=self._drafters)
         tensor.copy_(parts[0])
         for part in parts[1:]:
             tensor += part
 
     def finish(self) -> None:
         for to, under_way in self._outgoing.items():
-            with self._doing.asking(f"worker {to} to take features"):
-                while under_way:
-                    under_way.popleft()[0].wait()
+            self._doing.asks(f"worker {to} to take features")
+            while under_way:
+                under_way.popleft()[0].wait()
 
     def barrier(self) -> None:
         dist.barrier()

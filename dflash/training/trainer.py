@@ -141,14 +141,7 @@ class Trainer:
 
     def _refuse_other_configuration(self, saved: Checkpoint) -> None:
         mine, theirs = json.loads(json.dumps(asdict(self.config))), saved.state["config"]
-        free = {
-            "launcher",
-            "patience_s",
-            "prefetch",
-            "topology",
-            "accumulate",
-        }  # who does the work, and how much of it makes a step
-        differing = sorted(k for k in (mine.keys() | theirs.keys()) - free if mine.get(k) != theirs.get(k))
+        differing = sorted(k for k in (mine.keys() | theirs.keys()) - _FREE if mine.get(k) != theirs.get(k))
         if differing:
             raise CheckpointError(
                 f"was made with another configuration: {', '.join(differing)}",
@@ -185,6 +178,9 @@ def refuse_mask_in(packed: Mapping[int, Rows], mask: int) -> None:
                     cure="name a vocabulary row that no text uses",
                 )
 
+
+_FREE = {"launcher", "patience_s", "prefetch", "topology", "accumulate"}
+"""What may differ from a checkpoint's configuration: who does the work, and how much of it makes a step."""
 
 _AT_ONCE = 4096
 """Rows that are looked at together: a set may be larger than memory."""
