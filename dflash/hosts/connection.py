@@ -49,7 +49,10 @@ class Connection:
         self._closing = threading.Event()
         self._heard = time.monotonic()
         self._reader = threading.Thread(target=self._read, args=(rest,), name=f"read {layer}", daemon=True)
-        self._beater = threading.Thread(target=self._beat, name=f"beat {layer}", daemon=True)
+        self._beaters = [
+            threading.Thread(target=body, name=f"{body.__name__.strip('_')} {layer}", daemon=True)
+            for body in (self._beat, self._listen)
+        ]
         self._reader.start()
         hello = self._hello.get()
         if hello is None:
@@ -57,7 +60,8 @@ class Connection:
             self.close()
             raise LostConnection(f"the agent ended before it spoke{': ' + said[-1] if said else ''}", layer=layer)
         self.hello = hello
-        self._beater.start()
+        for beater in self._beaters:
+            beater.start()
 
     def __enter__(self) -> Connection:
         return self
@@ -138,8 +142,9 @@ class Connection:
         self._closing.set()
         self._stream.close()
         self._reader.join(10)
-        if self._beater.ident:
-            self._beater.join(10)
+        for beater in self._beaters:
+            if beater.ident:
+                beater.join(10)
 
     # --- one command
 
@@ -249,8 +254,13 @@ class Connection:
         while not self._closing.wait(BEAT_S) and self._lost is None:
             with contextlib.suppress(HostError):
                 self._send(0, agent.BEAT)
+
+    def _listen(self) -> None:
+        """Give up a stream on which nothing comes any more. It never writes: what is written into a cut link waits."""
+        while not self._closing.wait(BEAT_S) and self._lost is None:
             if time.monotonic() - self._heard > 2 * agent.SILENCE:
                 self._lose("nothing came from there any more")
+                self._stream.abort()
 
     def _lose(self, reason: str) -> None:
         self._lost = self._lost or reason

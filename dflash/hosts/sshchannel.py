@@ -59,8 +59,11 @@ class SshStream:
 
     def write(self, data: bytes) -> None:
         """Send all of `data`. Raises OSError when the channel is closed."""
-        for start in range(0, len(data), PIECE):
-            self._channel.sendall(data[start : start + PIECE])
+        try:
+            for start in range(0, len(data), PIECE):
+                self._channel.sendall(data[start : start + PIECE])
+        except EOFError as failure:  # the connection was closed under a write
+            raise OSError("the connection was closed") from failure
 
     def read(self) -> bytes:
         """The next bytes; b"" at the end."""
@@ -79,8 +82,8 @@ class SshStream:
         return bytes(self._tail).decode(errors="replace")
 
     def abort(self) -> None:
-        """Close the channel."""
-        self._channel.close()
+        """Close the connection, which, unlike closing the channel, has nothing to send."""
+        self._connection.transport.close()
 
     def close(self) -> None:
         """End the channel's input, and the connection."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash.hosts import reach
+from dflash.hosts import agent, reach
 from dflash.hosts.command import Command, Script
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import LostConnection, ProgramMissing
@@ -163,6 +163,23 @@ def test_everything_ends_with_the_connection_whatever_session_it_made():
     thread.join(10)
     assert len(lost) == 1
     assert running(marker) == []
+
+
+def test_a_far_end_that_falls_silent_is_given_up_while_input_waits_to_be_written(monkeypatch: pytest.MonkeyPatch):
+    class Stopping(io.BytesIO):
+        """Input after whose first piece the agent reads no more: a pipe holds less of it than the window."""
+
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell():
+                os.kill(connection.hello.pid, signal.SIGSTOP)
+            return super().read(size)
+
+        read1 = read
+
+    monkeypatch.setattr(agent, "SILENCE", 1.5)  # of every connection of this process, the fixture's too
+    with connect("local") as connection, pytest.raises(LostConnection, match="nothing came from there any more"):
+        connection.run(["cat"], stdin=Stopping(bytes(agent.WINDOW)), stdout=lambda _: None)
+    os.kill(connection.hello.pid, signal.SIGCONT)  # it finds its caller gone, and ends all
 
 
 def test_many_commands_are_gathered_in_one_round_trip(monkeypatch: pytest.MonkeyPatch):
