@@ -33,7 +33,7 @@ class Real:
 
     def __init__(self, folder: Path, seed: int, features: int | None = None) -> None:
         """`features` is the number of captured layers: the target's layers behind the last of them are never read.
-        Without it, all are.
+        Without it all are, and the last norm.
 
         Raises:
             UsageError: `folder` is no model folder.
@@ -44,7 +44,7 @@ class Real:
     def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
         depth: int = self.target_config.num_hidden_layers
         layers = depth if self._features is None else max(capture_layers(depth, self._features)) + 1
-        model = load_layers(self._folder, layers, device, dtype)
+        model = load_layers(self._folder, layers, device, dtype, norm=self._features is None)
         refuse_unlike(model, self._folder)
         return model
 
