@@ -137,7 +137,7 @@ def _in_place(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, 
 
     losses = torch.empty_like(weights, dtype=torch.float32)
     right = torch.empty_like(labels, dtype=torch.bool)
-    cross_entropy[(len(logits),)](logits, labels, weights, losses, right, logits.shape[1], TILE=4096, num_warps=8)
+    cross_entropy[(len(logits),)](logits, labels, weights, losses, right, SIZE=logits.shape[1], TILE=4096, num_warps=8)
     return losses, right
 
 
@@ -150,5 +150,5 @@ def _taught_in_place(
     losses, surprises = (torch.empty_like(weights, dtype=torch.float32) for _ in range(2))
     right = torch.empty_like(labels, dtype=torch.bool)
     given = (logits, labels, weights, wishes, share, losses, surprises, right)
-    taught_cross_entropy[(len(logits),)](*given, logits.shape[1], TILE=4096, num_warps=8)
+    taught_cross_entropy[(len(logits),)](*given, SIZE=logits.shape[1], TILE=4096, num_warps=8)
     return losses, right, surprises
