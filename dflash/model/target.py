@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from dflash.errors import UsageError
 from dflash.model.mask import document_mask
+from dflash.model.parallel import spread
 from dflash.model.stored import can_not_be_loaded, fill, refuse_missing
 
 Layer = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -62,10 +64,17 @@ def load_target(
 
 
 def load_layers(
-    folder: Path, layers: int, device: torch.device, dtype: torch.dtype = torch.float32, *, norm: bool = False
+    folder: Path,
+    layers: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    *,
+    norm: bool = False,
+    mesh: DeviceMesh | None = None,
 ) -> PreTrainedModel:
     """The embedding and the first `layers` of a target, frozen, in evaluation mode, straight to `device`: all that
-    `Capture` runs, with the last norm or without. There is no LM head. What is not there is not read.
+    `Capture` runs, with the last norm or without. There is no LM head. What is not there is not read; with a `mesh`,
+    of whose processes each calls this, neither is what the others hold.
 
     Raises:
         UsageError: `folder` does not hold a causal LM of this build, or not all of these weights.
@@ -75,6 +84,8 @@ def load_layers(
     inner.layers, inner.norm = inner.layers[:layers], inner.norm if norm else nn.Identity()
     model.set_output_embeddings(nn.Identity())
     model.all_tied_weights_keys = {}  # there is no head to tie
+    if mesh is not None:
+        spread(model, mesh, folder)
     fill(model, folder, device, dtype)
     return model.requires_grad_(False).eval()
 
