@@ -313,7 +313,7 @@ def split(alone_ms: float) -> dict[str, float]:
     def body(worker: Worker, rank: int) -> None:
         batches = random_batches(config, LENGTH, 16)
         if isinstance(worker, TargetWorker):
-            target_ms.append(timed(lambda: worker._features(batches[0]), 5))
+            target_ms.append(timed(lambda: worker.features(batches[0]), 5))
             worker.run(batches, 0)
         else:
             worker.run(batches, 0, lambda *_: moments.append(time.monotonic()), lambda _: None, lambda: False)

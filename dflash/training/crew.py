@@ -124,12 +124,15 @@ class Crew:
         comm = self.group.communicator(rank)
         device = device_of(rank, self.config)
         dtype = dtype_of(self.config)
-        if rank < self.config.topology.targets:
+        topology, target = self.config.topology, None
+        if rank < topology.targets or topology.colocated:
             layer_ids = self.draft_config.dflash_config["target_layer_ids"]
-            target = self._models.target(device, dtype)
-            return TargetWorker(comm, self.config, target, layer_ids, self._regions)
+            model = self._models.target(device, dtype)
+            target = TargetWorker(comm, self.config, model, layer_ids, self._regions)
+            if not topology.colocated:
+                return target
         draft = self._models.draft(self.draft_config, device)
-        worker = DrafterWorker(comm, self.config, self._models.ends(device, dtype), draft, self._regions)
+        worker = DrafterWorker(comm, self.config, self._models.ends(device, dtype), draft, self._regions, target)
         if saved:
             worker.restore(saved)
         return worker
