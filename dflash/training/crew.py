@@ -53,8 +53,8 @@ class Crew:
         self.stopping = threading.Event()
         self.warm_seconds: dict[str, float] = {}
         self._models, self._buckets, self._in_turn = models, sorted(buckets), ""
-        _refuse_odd_lengths(config, self._buckets)
-        _refuse_long_rows(models.target_config, self.draft_config, self._buckets)
+        refuse_odd_lengths(config, self._buckets)
+        refuse_long_rows(models.target_config, self.draft_config, self._buckets)
         self._gate = CompileGate(
             enabled=config.compile,
             limit=3 * config.topology.size * len(self._buckets) + 1,  # first, middle and last layer
@@ -151,7 +151,7 @@ class Crew:
                 self.stopping.set()
 
 
-def _refuse_odd_lengths(config: TrainConfig, buckets: Sequence[int]) -> None:
+def refuse_odd_lengths(config: TrainConfig, buckets: Sequence[int]) -> None:
     """On GPUs attention goes by tiles, which rows and drafted tokens must fill up."""
     if config.device != "cuda":
         return
@@ -168,7 +168,7 @@ def _refuse_odd_lengths(config: TrainConfig, buckets: Sequence[int]) -> None:
         )
 
 
-def _refuse_long_rows(target: PretrainedConfig, draft: Qwen3Config, buckets: Sequence[int]) -> None:
+def refuse_long_rows(target: PretrainedConfig, draft: Qwen3Config, buckets: Sequence[int]) -> None:
     """A target's layers are given all of a document to look at, which one with a window would not do."""
     window = window_of(target, max(draft.dflash_config["target_layer_ids"]) + 1)
     if window and buckets and buckets[-1] > window:

@@ -72,3 +72,30 @@ class Blank:
 
     def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
         return blank_draft(config, device)
+
+
+class Random(Blank):
+    """As `Blank`, with small random numbers, which nothing overflows; of the target as much as a target worker loads.
+    For measuring: how fast a GPU is depends a little on what it computes with."""
+
+    def __init__(self, target: PretrainedConfig, features: int) -> None:
+        """`features` is the number of captured layers."""
+        super().__init__(target)
+        self._layers = max(capture_layers(target.num_hidden_layers, features)) + 1
+
+    def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+        model = blank_target(self.target_config, device, dtype, self._layers)
+        model.initialize_weights()
+        return model
+
+    def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
+        ends = super().ends(device, dtype)
+        ends.embedding.normal_(0, 0.02)
+        if ends.head is not ends.embedding:
+            ends.head.normal_(0, 0.02)
+        return ends
+
+    def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
+        draft = super().draft(config, device)
+        draft.initialize_weights()
+        return draft
