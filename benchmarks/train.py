@@ -12,32 +12,29 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel, Qwen3Config
+from torch import Tensor
+from transformers import PretrainedConfig, Qwen3Config
 
 from dflash.compilation.gate import CompileGate
 from dflash.errors import UsageError
-from dflash.model.draft import DFlashDraftModel
 from dflash.model.loss import slot_decay
-from dflash.model.target import Ends
 from dflash.model.weights import FlatWeights
 from dflash.progress import Silent
-from dflash.training.batches import Batches, MicroBatch
+from dflash.training.batches import MicroBatch
 from dflash.training.communicator import ThreadGroup
 from dflash.training.config import DraftConfig, OptimizerConfig, Topology, TrainConfig
 from dflash.training.crew import Crew, Worker
 from dflash.training.drafts import draft_config
+from dflash.training.measuring import random_batches
 from dflash.training.optimizer import AdamW
-from dflash.training.packing import Rows
 from dflash.training.regions import Drafting, Regions, labels
-from dflash.training.sources import Blank
+from dflash.training.sources import Random
 from dflash.training.workers import TargetWorker
 
-M = TypeVar("M", bound=nn.Module)
 LENGTH, BUCKETS = 3072, (1024, 2048, 3072)
+VOCABULARY = 151_936
 STEPS, WARM = 15, 3
 CONFIG = TrainConfig(
     draft=DraftConfig(layers=5, features=5, block=16, mask_token_id=151_669),
@@ -53,7 +50,7 @@ CONFIG = TrainConfig(
 def target_8b() -> PretrainedConfig:
     """The shape of an 8B target, as transformers says it."""
     return Qwen3Config(
-        vocab_size=151_936,
+        vocab_size=VOCABULARY,
         hidden_size=4096,
         intermediate_size=12_288,
         num_hidden_layers=36,
@@ -71,38 +68,6 @@ def compiled(config: TrainConfig = CONFIG) -> tuple[CompileGate, Regions]:
     """A gate and the drafter's regions behind it."""
     gate = CompileGate()
     return gate, Regions(gate, SHAPE, taught=config.kl > 0)
-
-
-def filled(model: M) -> M:
-    """`model` with random matrices and norms of one."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0, 0.02) if parameter.ndim == 2 else parameter.fill_(1)
-    return model
-
-
-class Random(Blank):
-    """Models of the right shapes whose numbers do not overflow."""
-
-    def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-        return filled(super().target(device, dtype))
-
-    def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
-        return Ends(*(end.normal_(0, 0.02) for end in super().ends(device, dtype)))
-
-    def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
-        return filled(super().draft(config, device))
-
-
-def random_batches(config: TrainConfig, length: int, count: int) -> Batches:
-    """Micro-batches of `count` rows of random text, one document each, all of it trained on."""
-    rows = Rows(
-        torch.randint(0, 150_000, (count, length), dtype=torch.int32, generator=torch.Generator().manual_seed(0)),
-        torch.zeros(count, length, dtype=torch.int32),
-        torch.arange(length, dtype=torch.int32).expand(count, -1),
-        torch.ones(count, length, dtype=torch.bool),
-    )
-    return Batches({length: rows}, rows=config.rows, anchors=config.anchors, seed=0)
 
 
 def measure() -> dict[str, float]:
@@ -173,7 +138,7 @@ class DraftStep:
         self.device, self.config, self.gate = device, config, gate
         self.reduce: Callable[[Tensor], None] = lambda gradients: None
         torch.cuda.set_device(device)
-        models = Random(target_8b())
+        models = Random(target_8b(), CONFIG.draft.features)
         draft = models.draft(SHAPE, device).bfloat16()
         self.flat = FlatWeights(draft)
         ends = models.ends(device, torch.bfloat16)
@@ -188,7 +153,7 @@ class DraftStep:
         """Rows of random text, one document each, and random features."""
         if length not in self._made:
             config = self.config
-            made = random_batches(config, length, config.rows)[0]
+            made = random_batches(config, length, config.rows, VOCABULARY)[0]
             features = torch.randn(config.rows, length, self.width, device=self.device, dtype=torch.bfloat16)
             self._made[length] = made, features
         return self._made[length]
@@ -305,14 +270,14 @@ def split(alone_ms: float) -> dict[str, float]:
     """A target and a drafter, each on a GPU of its own, by the training's own workers."""
     steps = 24
     config = replace(CONFIG, steps=steps, checkpoint_every=steps)
-    crew = Crew(config, Random(target_8b()), [LENGTH], Silent())
+    crew = Crew(config, Random(target_8b(), CONFIG.draft.features), [LENGTH], Silent())
     moments: list[float] = []
     target_ms: list[float] = []
 
     def body(worker: Worker, rank: int) -> None:
-        batches = random_batches(config, LENGTH, 16)
+        batches = random_batches(config, LENGTH, 16, VOCABULARY)
         if isinstance(worker, TargetWorker):
-            target_ms.append(timed(lambda: worker._features(batches[0]), 5))
+            target_ms.append(timed(lambda: worker.features(batches[0]), 5))
             worker.run(batches, 0)
         else:
             worker.run(batches, 0, lambda *_: moments.append(time.monotonic()), lambda _: None, lambda: False)

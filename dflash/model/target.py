@@ -80,14 +80,19 @@ def load_layers(
         UsageError: `folder` does not hold a causal LM of this build, or not all of these weights.
     """
     model = _unfilled(folder, dtype)
-    inner = model.base_model
-    inner.layers, inner.norm = inner.layers[:layers], inner.norm if norm else nn.Identity()
-    model.set_output_embeddings(nn.Identity())
-    model.all_tied_weights_keys = {}  # there is no head to tie
+    _cut(model, layers, norm=norm)
     if mesh is not None:
         spread(model, mesh, folder)
     fill(model, folder, device, dtype)
     return model.requires_grad_(False).eval()
+
+
+def _cut(model: PreTrainedModel, layers: int, *, norm: bool) -> None:
+    """Leave the embedding, the first `layers`, and the last norm if it is wanted."""
+    inner = model.base_model
+    inner.layers, inner.norm = inner.layers[:layers], inner.norm if norm else nn.Identity()
+    model.set_output_embeddings(nn.Identity())
+    model.all_tied_weights_keys = {}  # there is no head to tie
 
 
 def load_ends(folder: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> Ends:
@@ -120,11 +125,15 @@ def _unfilled(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def blank_target(config: PretrainedConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def blank_target(
+    config: PretrainedConfig, device: torch.device, dtype: torch.dtype = torch.float32, layers: int | None = None
+) -> PreTrainedModel:
     """A target of this shape with whatever memory holds for weights: enough to compile its graphs, at no cost of
-    loading or drawing them."""
+    loading or drawing them. With `layers`, as much of it as `load_layers` would load."""
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    if layers is not None:
+        _cut(model, layers, norm=layers == config.num_hidden_layers)
     model.to_empty(device=device).tie_weights()
     return model.requires_grad_(False).eval()
 

@@ -186,14 +186,22 @@ class DraftConfig:
 
 @dataclass(frozen=True)
 class Topology:
-    """Who does what: workers 0 .. targets-1 run the target, the next `drafters` workers train the drafter."""
+    """Who does what: workers 0 .. targets-1 run the target, the next `drafters` workers train the drafter. With no
+    `targets` both are colocated: each drafter runs the target itself, on its own device, on its own micro-batches."""
 
     targets: int = 5
     drafters: int = 3
 
     def __post_init__(self) -> None:
-        if min(self.targets, self.drafters) < 1:
-            raise ValueError("a split needs at least one target and one drafter")
+        if self.targets < 0 or self.drafters < 1:
+            raise ValueError(
+                "drafters must be at least 1, and targets too, or 0: then drafters run the target themselves"
+            )
+
+    @property
+    def colocated(self) -> bool:
+        """Whether each drafter runs the target itself."""
+        return self.targets == 0
 
     @property
     def size(self) -> int:
@@ -269,6 +277,11 @@ class TrainConfig:
     def decay(self) -> float:
         """The loss decay in force."""
         return self.gamma if self.gamma is not None else GAMMAS[self.draft.block]
+
+    @property
+    def captured(self) -> int | None:
+        """The number of captured layers, unless the target must run beyond the last of them."""
+        return None if self.kl else self.draft.features
 
     @property
     def dpace(self) -> float | None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 import torch
-from transformers import PretrainedConfig, Qwen3Config
+from transformers import PretrainedConfig
 
 from dflash.compilation.gate import CompileGate, Graph
 from dflash.errors import UsageError
@@ -21,7 +21,7 @@ from dflash.training.communicator import Aborted, Group, ThreadGroup
 from dflash.training.config import TrainConfig
 from dflash.training.drafts import draft_config
 from dflash.training.regions import Regions
-from dflash.training.sources import Models
+from dflash.training.sources import Models, layers_of
 from dflash.training.workers import DrafterWorker, TargetWorker, device_of, dtype_of
 
 Worker = TargetWorker | DrafterWorker
@@ -53,8 +53,8 @@ class Crew:
         self.stopping = threading.Event()
         self.warm_seconds: dict[str, float] = {}
         self._models, self._buckets, self._in_turn = models, sorted(buckets), ""
-        _refuse_odd_lengths(config, self._buckets)
-        _refuse_long_rows(models.target_config, self.draft_config, self._buckets, whole=config.kl > 0)
+        refuse_odd_lengths(config, self._buckets)
+        refuse_long_rows(models.target_config, config.captured, self._buckets)
         if config.kl:
             _refuse_scaled_logits(models.target_config)
         self._gate = CompileGate(
@@ -126,12 +126,15 @@ class Crew:
         comm = self.group.communicator(rank)
         device = device_of(rank, self.config)
         dtype = dtype_of(self.config)
-        if rank < self.config.topology.targets:
+        topology, target = self.config.topology, None
+        if rank < topology.targets or topology.colocated:
             layer_ids = self.draft_config.dflash_config["target_layer_ids"]
-            target = self._models.target(device, dtype)
-            return TargetWorker(comm, self.config, target, layer_ids, self._regions)
+            model = self._models.target(device, dtype)
+            target = TargetWorker(comm, self.config, model, layer_ids, self._regions)
+            if not topology.colocated:
+                return target
         draft = self._models.draft(self.draft_config, device)
-        worker = DrafterWorker(comm, self.config, self._models.ends(device, dtype), draft, self._regions)
+        worker = DrafterWorker(comm, self.config, self._models.ends(device, dtype), draft, self._regions, target)
         if saved:
             worker.restore(saved)
         return worker
@@ -150,7 +153,7 @@ class Crew:
                 self.stopping.set()
 
 
-def _refuse_odd_lengths(config: TrainConfig, buckets: Sequence[int]) -> None:
+def refuse_odd_lengths(config: TrainConfig, buckets: Sequence[int]) -> None:
     """On GPUs attention goes by tiles, which rows and drafted tokens must fill up."""
     if config.device != "cuda":
         return
@@ -167,11 +170,10 @@ def _refuse_odd_lengths(config: TrainConfig, buckets: Sequence[int]) -> None:
         )
 
 
-def _refuse_long_rows(target: PretrainedConfig, draft: Qwen3Config, buckets: Sequence[int], *, whole: bool) -> None:
-    """A target's layers, all or those that features need, are given all of a document to look at, which one with a
+def refuse_long_rows(target: PretrainedConfig, features: int | None, buckets: Sequence[int]) -> None:
+    """The layers of a target that run for its `features` are given all of a document to look at, which one with a
     window would not do."""
-    layers = target.num_hidden_layers if whole else max(draft.dflash_config["target_layer_ids"]) + 1
-    window = window_of(target, layers)
+    window = window_of(target, layers_of(target, features))
     if window and buckets and buckets[-1] > window:
         raise UsageError(
             f"rows of {buckets[-1]} tokens are longer than the {window} that the target's layers look back",

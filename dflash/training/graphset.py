@@ -69,7 +69,8 @@ class GraphSet:
 
     def places(self) -> list[tuple[str, int]]:
         """Role and rank of each worker whose graphs are its own: inductor's key holds the index of a GPU, so there it
-        is every worker, while on a CPU all workers of a role share theirs."""
+        is every worker, while on a CPU all workers of a role share theirs. A colocated drafter's are its target's, too.
+        """
         topology = self.train.topology
         ranks = {"target": range(topology.targets), "drafter": topology.drafter_ranks}
         own = {role: ranks[role] if self.train.device == "cuda" else ranks[role][:1] for role in ROLES}

@@ -10,7 +10,8 @@ from dflash.training.config import Topology
 
 @dataclass(frozen=True)
 class Assignment:
-    """Micro-batch `index` of a training: the rank that runs the target on it, and the rank that trains on it."""
+    """Micro-batch `index` of a training: the rank that runs the target on it, and the rank that trains on it; the same
+    one where both are colocated."""
 
     index: int
     target: int
@@ -21,9 +22,14 @@ def assignments(step: int, topology: Topology, accumulate: int = 1) -> list[Assi
     """The micro-batches of `step`, `accumulate` a drafter, in turns; targets take turns over the whole training."""
     first = step * topology.drafters * accumulate
     return [
-        Assignment(first + place, (first + place) % topology.targets, drafter)
-        for place, drafter in enumerate(topology.drafter_ranks * accumulate)
+        Assignment(index, target_of(index, drafter, topology), drafter)
+        for index, drafter in enumerate(topology.drafter_ranks * accumulate, first)
     ]
+
+
+def target_of(index: int, drafter: int, topology: Topology) -> int:
+    """The rank that runs the target on micro-batch `index`, on which `drafter` trains."""
+    return drafter if topology.colocated else index % topology.targets
 
 
 def work_of(rank: int, step: int, topology: Topology, accumulate: int = 1) -> list[Assignment]:

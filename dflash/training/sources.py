@@ -13,6 +13,12 @@ from dflash.model.target import Ends, blank_target, load_ends, load_layers, refu
 from dflash.training.drafts import blank_draft, fresh_draft
 
 
+def layers_of(target: PretrainedConfig, features: int | None) -> int:
+    """How many layers of a target must run for so many `features`; without them, all."""
+    depth: int = target.num_hidden_layers
+    return depth if features is None else max(capture_layers(depth, features)) + 1
+
+
 class Models(Protocol):
     """Gives a worker its models. They may be anywhere: a worker takes what it needs to its device."""
 
@@ -42,8 +48,7 @@ class Real:
         self._folder, self._seed, self._features = folder, seed, features
 
     def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-        depth: int = self.target_config.num_hidden_layers
-        layers = depth if self._features is None else max(capture_layers(depth, self._features)) + 1
+        layers = layers_of(self.target_config, self._features)
         model = load_layers(self._folder, layers, device, dtype, norm=self._features is None)
         refuse_unlike(model, self._folder)
         return model
@@ -72,3 +77,30 @@ class Blank:
 
     def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
         return blank_draft(config, device)
+
+
+class Random(Blank):
+    """As `Blank`, with small random numbers, which nothing overflows; of the target as much as a target worker loads.
+    For measuring: how fast a GPU is depends a little on what it computes with."""
+
+    def __init__(self, target: PretrainedConfig, features: int | None) -> None:
+        """`features` as for `Real`."""
+        super().__init__(target)
+        self._layers = layers_of(target, features)
+
+    def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+        model = blank_target(self.target_config, device, dtype, self._layers)
+        model.initialize_weights()
+        return model
+
+    def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
+        ends = super().ends(device, dtype)
+        ends.embedding.normal_(0, 0.02)
+        if ends.head is not ends.embedding:
+            ends.head.normal_(0, 0.02)
+        return ends
+
+    def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
+        draft = super().draft(config, device)
+        draft.initialize_weights()
+        return draft

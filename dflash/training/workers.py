@@ -23,7 +23,7 @@ from dflash.training.metrics import Reading, Sums
 from dflash.training.muon import Muon
 from dflash.training.optimizer import AdamW
 from dflash.training.regions import Drafting, Labels, Regions, labels
-from dflash.training.schedule import work_of
+from dflash.training.schedule import Assignment, work_of
 
 
 def dtype_of(config: TrainConfig) -> torch.dtype:
@@ -82,17 +82,18 @@ class TargetWorker:
     def warm(self, buckets: Iterable[int]) -> None:
         """Run every graph of this role once, on every bucket."""
         for length in buckets:
-            self._features(sample_batch(self._config, length))
+            self.features(sample_batch(self._config, length))
 
     def run(self, batches: Batches, first: int) -> None:
         """Make the features of all steps from `first` on, as far ahead as the prefetch depth lets."""
         config = self._config
         for step in range(first, config.steps):
             for work in work_of(self._comm.rank, step, config.topology, config.accumulate):
-                self._comm.send(self._features(batches[work.index]), work.drafter)
+                self._comm.send(self.features(batches[work.index]), work.drafter)
         self._comm.finish()
 
-    def _features(self, batch: MicroBatch) -> Tensor:
+    def features(self, batch: MicroBatch) -> Tensor:
+        """What the target has captured of `batch` (R, S, K * H), on this worker's device."""
         here = batch.to(self._device)
         return self._capture.features(here.tokens, here.positions, here.documents)
 
@@ -115,10 +116,17 @@ class DrafterWorker:
     """Trains one replica of the drafter. Replicas start equal, add up their gradients, and so stay equal."""
 
     def __init__(
-        self, comm: Communicator, config: TrainConfig, ends: Ends, draft: DFlashDraftModel, regions: Regions
+        self,
+        comm: Communicator,
+        config: TrainConfig,
+        ends: Ends,
+        draft: DFlashDraftModel,
+        regions: Regions,
+        target: TargetWorker | None = None,
     ) -> None:
-        """`ends` are the target's, and with `draft` may be anywhere and of any dtype."""
-        self._comm, self._config = comm, config
+        """`ends` are the target's, and with `draft` may be anywhere and of any dtype. A colocated drafter has the
+        `target` with it, on its own device; any other gets its features from a target worker."""
+        self._comm, self._config, self._target = comm, config, target
         self._device, self._dtype = device_of(comm.rank, config), dtype_of(config)
         self.draft = draft.to(self._device, self._dtype)
         ends = ends.to(self._device, self._dtype)
@@ -143,7 +151,10 @@ class DrafterWorker:
         return self._optimizer.tensors()
 
     def warm(self, buckets: Iterable[int]) -> None:
-        """Run every graph of this role once, forward and backward, on every bucket."""
+        """Run every graph of this role once, forward and backward, on every bucket; those of its own target first."""
+        buckets = list(buckets)
+        if self._target:
+            self._target.warm(buckets)
         for length in buckets:
             batch = sample_batch(self._config, length)
             shape = (self._config.rows, length, self._width)
@@ -196,15 +207,19 @@ class DrafterWorker:
         figures = torch.zeros(self._sums.size, dtype=torch.double, device=self._device)
         for (assignment, batch), wanted in zip(work, asked, strict=True):
             here, wanted = batch.to(self._device), wanted.to(self._device).scaled(scale)
-            shape = (*batch.tokens.shape, self._width)
-            features = self._comm.receive(assignment.target, shape, self._dtype).to(self._device)
-            outcome = self._drafting(here, features, wanted)
+            outcome = self._drafting(here, self._features(assignment, batch), wanted)
             outcome.loss.backward()
             figures += self._sums.of(outcome, wanted, batch.tokens.numel(), drafter=self._place, stop=stop)
         self._comm.all_reduce(figures, self._group)
         self._comm.all_reduce(self._flat.gradients, self._group)
         norm = torch.linalg.vector_norm(self._flat.gradients, dtype=torch.float32)
         return Step(step + 1, figures, norm, self._optimizer.step(step, norm))
+
+    def _features(self, assignment: Assignment, batch: MicroBatch) -> Tensor:
+        if self._target:
+            return self._target.features(batch)
+        shape = (*batch.tokens.shape, self._width)
+        return self._comm.receive(assignment.target, shape, self._dtype).to(self._device)
 
     def _report(self, step: Step, batches: Batches, report: Callable[[int, dict[str, Any]], None]) -> bool:
         """Report `step`; whether somebody wishes to stop."""

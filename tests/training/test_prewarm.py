@@ -19,7 +19,7 @@ from dflash.model.bytelevel import byte_tokenizer
 from dflash.model.target import target_config
 from dflash.progress import Silent
 from dflash.training.bytelm import model_config
-from dflash.training.config import TargetConfig
+from dflash.training.config import TargetConfig, Topology
 from dflash.training.graphset import GraphSet
 from dflash.training.prewarm import CACHE, cache_environment, prewarm, use_cache
 from tests.training.small import CONFIG, Watching, as_json
@@ -139,6 +139,21 @@ def test_on_gpus_every_worker_has_graphs_of_its_own_and_on_a_cpu_a_role_shares_t
     assert graphs.places() == [("target", 0), ("drafter", 5)]
     on_gpus = replace(graphs, train=replace(COMPILED, device="cuda"))
     assert on_gpus.places() == [("target", rank) for rank in range(5)] + [("drafter", rank) for rank in (5, 6, 7)]
+    colocated = replace(on_gpus, train=replace(on_gpus.train, topology=Topology(0, 2)))
+    assert colocated.places() == [("drafter", 0), ("drafter", 1)], "whose graphs are their target's, too"
+
+
+@pytest.mark.nightly
+def test_colocated_workers_are_warmed_with_their_target_and_compile_nothing_in_training(
+    graphs: GraphSet, target_folder: Path, tmp_path: Path
+):
+    config = replace(COMPILED, topology=Topology(0, 2))
+    report = prewarm(replace(graphs, train=config), tmp_path, Silent())
+    assert {each["worker"] for each in report["compiled"]} == {"drafter 0"}
+    assert (report["graphs"], report["hit_rate"]) == (5, 1.0)
+    done = run(target_folder, tmp_path / "out", tmp_path / CACHE, config, warm_only=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1])["cache"]["autograd_misses"] == 0
 
 
 @pytest.mark.nightly

@@ -55,6 +55,14 @@ def test_five_targets_and_three_drafters_as_processes_do_too(target_folder: Path
     assert figures(tmp_path / "processes") == figures(tmp_path / "threads")
 
 
+@pytest.mark.nightly
+def test_colocated_workers_as_processes_train_to_the_bits_of_a_split_in_threads(target_folder: Path, tmp_path: Path):
+    launch(target_folder, tmp_path / "processes", replace(PAIR, topology=Topology(0, 2)))
+    in_threads(target_folder, tmp_path / "threads", replace(PAIR, topology=Topology(1, 2)))
+    assert same_bits(tmp_path / "processes", tmp_path / "threads")
+    assert figures(tmp_path / "processes") == figures(tmp_path / "threads")
+
+
 class Disturbing(Watching):
     """Does something once, at a step."""
 

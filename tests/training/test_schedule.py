@@ -96,7 +96,16 @@ def test_ranks_that_wait_for_each_other_in_turn_come_to_the_end(topology: Topolo
     assert not any(todo.values())
 
 
-@pytest.mark.parametrize(("targets", "drafters"), [(0, 1), (1, 0)])
-def test_a_split_without_one_of_its_roles_is_refused(targets: int, drafters: int):
-    with pytest.raises(ValueError, match="at least one target and one drafter"):
+@given(st.integers(1, 6), st.integers(0, 1000), st.integers(1, 3))
+def test_colocated_workers_train_on_the_micro_batches_of_a_splits_drafters_and_run_the_target_themselves(
+    drafters: int, step: int, accumulate: int
+):
+    colocated, split = (assignments(step, Topology(targets, drafters), accumulate) for targets in (0, 2))
+    assert [(each.index, each.drafter) for each in colocated] == [(each.index, each.drafter - 2) for each in split]
+    assert all(each.target == each.drafter for each in colocated)
+
+
+@pytest.mark.parametrize(("targets", "drafters"), [(1, 0), (0, 0), (-1, 1)])
+def test_a_topology_without_drafters_is_refused(targets: int, drafters: int):
+    with pytest.raises(ValueError, match="drafters must be at least 1, and targets too, or 0"):
         Topology(targets, drafters)

@@ -84,6 +84,28 @@ def test_another_number_of_targets_changes_no_bit(target_folder: Path, tmp_path:
     assert same_bits(tmp_path, whole)
 
 
+def test_drafters_that_run_the_target_themselves_change_no_bit(target_folder: Path, tmp_path: Path, whole: Path):
+    result = train(target_folder, tmp_path, topology=Topology(targets=0, drafters=3))
+    assert same_bits(tmp_path, whole)
+    assert figures(tmp_path) == figures(whole)
+    assert list(result["warm_s"]) == ["drafter 0", "drafter 1", "drafter 2"]
+
+
+def test_one_worker_that_does_both_trains_to_the_bits_of_a_target_and_a_drafter(target_folder: Path, tmp_path: Path):
+    for name, topology in (("one", Topology(0, 1)), ("two", Topology(1, 1))):
+        train(target_folder, tmp_path / name, topology=topology, accumulate=2, steps=4)
+    assert same_bits(tmp_path / "one", tmp_path / "two")
+    assert figures(tmp_path / "one") == figures(tmp_path / "two")
+
+
+def test_a_split_training_goes_on_colocated_to_the_same_bits(target_folder: Path, tmp_path: Path, whole: Path):
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "scratch" / "checkpoints" / "step-00000012")
+    result = train(target_folder, tmp_path, topology=Topology(targets=0, drafters=3))
+    assert result["resumed_at"] == 8
+    assert same_bits(tmp_path, whole)
+
+
 def test_another_prefetch_depth_changes_no_bit(target_folder: Path, tmp_path: Path, whole: Path):
     train(target_folder, tmp_path, prefetch=1)
     assert same_bits(tmp_path, whole)
