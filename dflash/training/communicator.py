@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from dflash.errors import DFlashError
 
@@ -56,6 +57,9 @@ class Group(Protocol):
     def communicator(self, rank: int) -> Communicator:
         """The end of worker `rank`, one of this process."""
 
+    def mesh(self, rank: int) -> DeviceMesh | None:
+        """The processes over which the target of worker `rank` is spread; None where it is whole."""
+
     def wait(self, barrier: threading.Barrier) -> None:
         """Wait for this process's threads at `barrier`, and for all other workers; or raise `Aborted`."""
 
@@ -78,6 +82,9 @@ class ThreadGroup:
     def communicator(self, rank: int) -> ThreadCommunicator:
         """The end of worker `rank`."""
         return ThreadCommunicator(self, rank)
+
+    def mesh(self, rank: int) -> None:
+        """Threads have whole targets."""
 
     def abort(self) -> None:
         with self._changed:

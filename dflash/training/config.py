@@ -187,12 +187,16 @@ class DraftConfig:
 @dataclass(frozen=True)
 class Topology:
     """Who does what: workers 0 .. targets-1 run the target, the next `drafters` workers train the drafter. With no
-    `targets` both are colocated: each drafter runs the target itself, on its own device, on its own micro-batches."""
+    `targets` both are colocated: each drafter runs the target itself, on its own device, on its own micro-batches.
+    A target that is larger than a GPU is spread over `target_gpus` workers, of which the first hands on features."""
 
     targets: int = 5
     drafters: int = 3
+    target_gpus: int = 1
 
     def __post_init__(self) -> None:
+        if self.target_gpus < 1 or (self.target_gpus > 1 and self.targets < 1):
+            raise ValueError("target_gpus must be at least 1, and 1 where drafters run the target themselves")
         if self.targets < 0 or self.drafters < 1:
             raise ValueError(
                 "drafters must be at least 1, and targets too, or 0: then drafters run the target themselves"
@@ -206,12 +210,22 @@ class Topology:
     @property
     def size(self) -> int:
         """The number of workers."""
-        return self.targets + self.drafters
+        return self.targets * self.target_gpus + self.drafters
+
+    @property
+    def target_ranks(self) -> range:
+        """The targets' ranks."""
+        return range(self.size - self.drafters)
+
+    @property
+    def target_groups(self) -> list[range]:
+        """The ranks that make one target each, in order."""
+        return [self.target_ranks[first : first + self.target_gpus] for first in self.target_ranks[:: self.target_gpus]]
 
     @property
     def drafter_ranks(self) -> tuple[int, ...]:
         """The drafters' ranks, in order."""
-        return tuple(range(self.targets, self.size))
+        return tuple(range(self.size - self.drafters, self.size))
 
 
 @dataclass(frozen=True)
@@ -253,6 +267,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.launcher not in ("threads", "processes"):
             raise ValueError(f"launcher is threads or processes, not '{self.launcher}'")
+        if self.topology.target_gpus > 1 and self.launcher != "processes":
+            raise ValueError("a target that is spread over GPUs (topology.target_gpus) needs launcher: processes")
         if min(self.rows, self.accumulate, self.anchors, self.steps, self.checkpoint_every, self.prefetch) < 1:
             raise ValueError("rows, accumulate, anchors, steps, checkpoint_every and prefetch must be at least 1")
         if not self.patience_s > 0:

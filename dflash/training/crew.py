@@ -13,6 +13,7 @@ from transformers import PretrainedConfig
 
 from dflash.compilation.gate import CompileGate, Graph
 from dflash.errors import UsageError
+from dflash.model.parallel import refuse_uneven
 from dflash.model.target import window_of
 from dflash.model.tiles import TILE
 from dflash.progress import Progress
@@ -55,6 +56,7 @@ class Crew:
         self._models, self._buckets, self._in_turn = models, sorted(buckets), ""
         refuse_odd_lengths(config, self._buckets)
         refuse_long_rows(models.target_config, config.captured, self._buckets)
+        refuse_uneven(models.target_config, config.topology.target_gpus)
         if config.kl:
             _refuse_scaled_logits(models.target_config)
         self._gate = CompileGate(
@@ -114,7 +116,7 @@ class Crew:
 
     def _warm(self, rank: int, saved: Checkpoint | None) -> Worker:
         begun = time.monotonic()
-        role = "target" if rank < self.config.topology.targets else "drafter"
+        role = "target" if rank in self.config.topology.target_ranks else "drafter"
         self._in_turn = f"{role} {rank}"
         worker = self._worker(rank, saved)
         worker.warm(self._buckets)
@@ -127,9 +129,9 @@ class Crew:
         device = device_of(rank, self.config)
         dtype = dtype_of(self.config)
         topology, target = self.config.topology, None
-        if rank < topology.targets or topology.colocated:
+        if rank in topology.target_ranks or topology.colocated:
             layer_ids = self.draft_config.dflash_config["target_layer_ids"]
-            model = self._models.target(device, dtype)
+            model = self._models.target(device, dtype, self.group.mesh(rank))
             target = TargetWorker(comm, self.config, model, layer_ids, self._regions)
             if not topology.colocated:
                 return target

@@ -69,10 +69,12 @@ class GraphSet:
 
     def places(self) -> list[tuple[str, int]]:
         """Role and rank of each worker whose graphs are its own: inductor's key holds the index of a GPU, so there it
-        is every worker, while on a CPU all workers of a role share theirs. A colocated drafter's are its target's, too.
+        is every worker, while on a CPU all workers of a role share theirs. A colocated drafter's are its target's, too;
+        a target that is spread over GPUs has none.
         """
         topology = self.train.topology
-        ranks = {"target": range(topology.targets), "drafter": topology.drafter_ranks}
+        targets = topology.target_ranks if topology.target_gpus == 1 else range(0)
+        ranks = {"target": targets, "drafter": topology.drafter_ranks}
         own = {role: ranks[role] if self.train.device == "cuda" else ranks[role][:1] for role in ROLES}
         return [(role, rank) for role in ROLES for rank in own[role]]
 

@@ -14,6 +14,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from dflash.training.communicator import Communicator, meet
 from dflash.training.config import TrainConfig
@@ -46,11 +47,20 @@ class ProcessGroup:
         self.ranks: Sequence[int] = (dist.get_rank(),)
         self.doing = Doing()
         self._prefetch = config.prefetch
-        self._drafters = dist.new_group(list(config.topology.drafter_ranks), timeout=patience)  # by all, in one order
+        # By all processes, in one order.
+        self._drafters = dist.new_group(list(config.topology.drafter_ranks), timeout=patience)
+        spread = config.topology.target_groups if config.topology.target_gpus > 1 else []
+        self._targets = {group: dist.new_group(list(group), timeout=patience) for group in spread}
+        self._device = config.device
 
     def communicator(self, rank: int) -> Communicator:
         """This worker's end; `rank` is its own."""
         return ProcessCommunicator(rank, self._prefetch, self._drafters, self.doing)
+
+    def mesh(self, rank: int) -> DeviceMesh | None:
+        """The target group of `rank`, if its target is spread over one."""
+        made = next((made for ranks, made in self._targets.items() if rank in ranks), None)
+        return None if made is None else DeviceMesh.from_group(made, self._device)
 
     def wait(self, barrier: threading.Barrier) -> None:
         """Wait for this process's threads at `barrier`, and for all other processes."""

@@ -29,9 +29,10 @@ def assignments(step: int, topology: Topology, accumulate: int = 1) -> list[Assi
 
 def target_of(index: int, drafter: int, topology: Topology) -> int:
     """The rank that runs the target on micro-batch `index`, on which `drafter` trains."""
-    return drafter if topology.colocated else index % topology.targets
+    return drafter if topology.colocated else topology.target_groups[index % topology.targets][0]
 
 
 def work_of(rank: int, step: int, topology: Topology, accumulate: int = 1) -> list[Assignment]:
-    """The micro-batches of `step` that concern a worker, in order."""
-    return [each for each in assignments(step, topology, accumulate) if rank in (each.target, each.drafter)]
+    """The micro-batches of `step` that concern a worker, in order; all of a spread target's workers run it."""
+    leader = next((group[0] for group in topology.target_groups if rank in group), rank)
+    return [each for each in assignments(step, topology, accumulate) if leader in (each.target, each.drafter)]

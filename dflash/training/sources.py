@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import PretrainedConfig, PreTrainedModel, Qwen3Config
 
 from dflash.model.draft import DFlashDraftModel, capture_layers
@@ -24,8 +25,9 @@ class Models(Protocol):
 
     target_config: PretrainedConfig
 
-    def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-        """The target, for a worker on `device`; what lies behind the last captured layer may be left out."""
+    def target(self, device: torch.device, dtype: torch.dtype, mesh: DeviceMesh | None = None) -> PreTrainedModel:
+        """The target, for a worker on `device`; what lies behind the last captured layer may be left out. With a
+        `mesh`, this process's part of it."""
 
     def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
         """The target's embedding and LM head alone."""
@@ -47,9 +49,9 @@ class Real:
         self.target_config = target_config(folder)
         self._folder, self._seed, self._features = folder, seed, features
 
-    def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    def target(self, device: torch.device, dtype: torch.dtype, mesh: DeviceMesh | None = None) -> PreTrainedModel:
         layers = layers_of(self.target_config, self._features)
-        model = load_layers(self._folder, layers, device, dtype, norm=self._features is None)
+        model = load_layers(self._folder, layers, device, dtype, norm=self._features is None, mesh=mesh)
         refuse_unlike(model, self._folder)
         return model
 
@@ -66,7 +68,7 @@ class Blank:
     def __init__(self, target: PretrainedConfig) -> None:
         self.target_config = target
 
-    def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    def target(self, device: torch.device, dtype: torch.dtype, mesh: DeviceMesh | None = None) -> PreTrainedModel:
         return blank_target(self.target_config, device, dtype)
 
     def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
@@ -88,7 +90,7 @@ class Random(Blank):
         super().__init__(target)
         self._layers = layers_of(target, features)
 
-    def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    def target(self, device: torch.device, dtype: torch.dtype, mesh: DeviceMesh | None = None) -> PreTrainedModel:
         model = blank_target(self.target_config, device, dtype, self._layers)
         model.initialize_weights()
         return model

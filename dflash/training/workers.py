@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from dflash.errors import DFlashError, UsageError
 from dflash.model.draft import DFlashDraftModel
 from dflash.model.loss import slot_decay
-from dflash.model.target import Capture, Ends
+from dflash.model.target import Capture, Ends, run_layer
 from dflash.model.weights import FlatWeights
 from dflash.training.batches import Batches, MicroBatch, sent
 from dflash.training.checkpoints import Checkpoint
@@ -77,7 +77,9 @@ class TargetWorker:
     ) -> None:
         self._comm, self._config = comm, config
         self._device = device_of(comm.rank, config)
-        self._capture = Capture(target, layer_ids, regions.target_layer, last=config.kl > 0).to(self._device)
+        # Torch's collectives are in the layers of a target that is spread over workers: those stay eager.
+        layer = regions.target_layer if config.topology.target_gpus == 1 else run_layer
+        self._capture = Capture(target, layer_ids, layer, last=config.kl > 0).to(self._device)
 
     def warm(self, buckets: Iterable[int]) -> None:
         """Run every graph of this role once, on every bucket."""
@@ -89,7 +91,9 @@ class TargetWorker:
         config = self._config
         for step in range(first, config.steps):
             for work in work_of(self._comm.rank, step, config.topology, config.accumulate):
-                self._comm.send(self.features(batches[work.index]), work.drafter)
+                features = self.features(batches[work.index])
+                if work.target == self._comm.rank:  # every worker of a spread target has them
+                    self._comm.send(features, work.drafter)
         self._comm.finish()
 
     def features(self, batch: MicroBatch) -> Tensor:

@@ -1,5 +1,5 @@
-"""One process of a target that is spread over several, on a CPU: `torchrun spread.py FOLDER...` prints, for each
-folder, how far its features are from those of the whole model, and which part of the layers' weights it holds."""
+"""One process of a target that is spread over several, on GPUs if there are: `torchrun spread.py FOLDER...` prints, for
+each folder, how far its features are from those of the whole model, and which part of the layers' weights it holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from dflash.model.target import Capture, load_layers, refuse_unlike
 
-CPU, LAYERS = torch.device("cpu"), 4
+LAYERS = 4
 
 
 def held(model: PreTrainedModel) -> int:
@@ -26,13 +26,17 @@ def held(model: PreTrainedModel) -> int:
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    mesh = DeviceMesh("cpu", list(range(dist.get_world_size())))
-    tokens = torch.arange(3, 37)[None]
-    row = tokens, torch.arange(34)[None], torch.zeros_like(tokens)
+    on_gpus = torch.cuda.is_available()
+    dist.init_process_group("nccl" if on_gpus else "gloo")
+    device = torch.device("cuda", dist.get_rank()) if on_gpus else torch.device("cpu")
+    if on_gpus:
+        torch.cuda.set_device(device)
+    mesh = DeviceMesh(device.type, list(range(dist.get_world_size())))
+    tokens = torch.arange(3, 37, device=device)[None]
+    row = tokens, torch.arange(34, device=device)[None], torch.zeros_like(tokens)
     for folder in map(Path, sys.argv[1:]):
-        whole = load_layers(folder, LAYERS, CPU, norm=True)
-        part = load_layers(folder, LAYERS, CPU, norm=True, mesh=mesh)
+        whole = load_layers(folder, LAYERS, device, norm=True)
+        part = load_layers(folder, LAYERS, device, norm=True, mesh=mesh)
         refuse_unlike(part, folder)
         expected, found = (Capture(each, [1, 3], last=True).features(*row) for each in (whole, part))
         apart = float((found - expected).norm() / expected.norm())

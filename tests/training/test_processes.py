@@ -48,6 +48,17 @@ def test_a_target_and_a_drafter_as_processes_train_to_the_bits_of_threads(target
 
 
 @pytest.mark.nightly
+def test_a_target_that_is_spread_over_two_processes_teaches_what_a_whole_one_does(target_folder: Path, tmp_path: Path):
+    spread = replace(PAIR, topology=Topology(1, 1, target_gpus=2), launcher="processes")
+    launch(target_folder, tmp_path / "spread", spread)
+    in_threads(target_folder, tmp_path / "threads", PAIR)
+    mine, theirs = figures(tmp_path / "spread"), figures(tmp_path / "threads")
+    assert len(mine) == len(theirs) == 6
+    for (_, loss, *_), (_, expected, *_) in zip(mine, theirs, strict=True):
+        assert loss == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.nightly
 def test_five_targets_and_three_drafters_as_processes_do_too(target_folder: Path, tmp_path: Path):
     launch(target_folder, tmp_path / "processes", CONFIG)
     in_threads(target_folder, tmp_path / "threads", CONFIG)

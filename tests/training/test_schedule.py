@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash.training.config import Topology
+from dflash.training.config import Topology, TrainConfig
 from dflash.training.schedule import Assignment, assignments, work_of
 
 
@@ -109,3 +109,19 @@ def test_colocated_workers_train_on_the_micro_batches_of_a_splits_drafters_and_r
 def test_a_topology_without_drafters_is_refused(targets: int, drafters: int):
     with pytest.raises(ValueError, match="drafters must be at least 1, and targets too, or 0"):
         Topology(targets, drafters)
+
+
+def test_all_workers_of_a_spread_target_run_it_and_the_first_hands_on():
+    topology = Topology(2, 1, target_gpus=2)
+    assert (topology.size, topology.drafter_ranks) == (5, (4,))
+    assert assignments(0, topology) + assignments(1, topology) == [Assignment(0, 0, 4), Assignment(1, 2, 4)]
+    for rank in range(4):
+        ((_, each),) = pairs_of(rank, topology, range(2))
+        assert each.target == rank - rank % 2
+
+
+def test_only_whole_targets_can_be_the_drafters_own():
+    with pytest.raises(ValueError, match="target_gpus must be at least 1, and 1 where drafters run the target"):
+        Topology(0, 2, target_gpus=2)
+    with pytest.raises(ValueError, match=r"spread over GPUs \(topology\.target_gpus\) needs launcher: processes"):
+        TrainConfig(topology=Topology(1, 1, target_gpus=2))
