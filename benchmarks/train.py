@@ -64,10 +64,10 @@ def target_8b() -> PretrainedConfig:
 SHAPE = draft_config(target_8b(), CONFIG.draft)
 
 
-def compiled() -> tuple[CompileGate, Regions]:
+def compiled(config: TrainConfig = CONFIG) -> tuple[CompileGate, Regions]:
     """A gate and the drafter's regions behind it."""
     gate = CompileGate()
-    return gate, Regions(gate, SHAPE)
+    return gate, Regions(gate, SHAPE, taught=config.kl > 0)
 
 
 def measure() -> dict[str, float]:
@@ -142,11 +142,10 @@ class DraftStep:
         draft = models.draft(SHAPE, device).bfloat16()
         self.flat = FlatWeights(draft)
         ends = models.ends(device, torch.bfloat16)
-        dpace = config.dpace_alpha if config.loss == "dpace" else None
-        self.drafting = Drafting(draft, self.flat.weights, *ends, regions, dpace)
+        self.drafting = Drafting(draft, self.flat.weights, *ends, regions, config.dpace, config.kl)
         self.optimizer = AdamW(self.flat, config.optimizer, regions.update, steps=10_000)
-        self.width = len(draft.target_layer_ids) * SHAPE.hidden_size
-        self.decay = slot_decay(config.draft.block, config.decay) if dpace is None else None
+        self.width = (len(draft.target_layer_ids) + (config.kl > 0)) * SHAPE.hidden_size
+        self.decay = slot_decay(config.draft.block, config.decay) if config.dpace is None else None
         self._made: dict[int, tuple[MicroBatch, Tensor]] = {}
         self._taken = 0
 

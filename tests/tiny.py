@@ -102,11 +102,19 @@ def micro_batch(
 
 
 def draft_eagerly(
-    draft: DFlashDraftModel, target: Qwen3ForCausalLM, batch: MicroBatch, features: Tensor, wanted: Labels
+    draft: DFlashDraftModel,
+    target: Qwen3ForCausalLM,
+    batch: MicroBatch,
+    features: Tensor,
+    wanted: Labels,
+    *,
+    dpace: float | None = None,
+    kl: float = 0.0,
 ) -> Outcome:
     """The training's forward pass, not compiled."""
     gate = CompileGate(enabled=False)
     embedding, head = target.get_input_embeddings().weight, target.get_output_embeddings().weight
-    drafting = Drafting(draft, weights_of(draft), embedding, head, Regions(gate, draft.config))
+    regions = Regions(gate, draft.config, taught=kl > 0)
+    drafting = Drafting(draft, weights_of(draft), embedding, head, regions, dpace, kl)
     with gate.turn():
         return drafting(batch, features, wanted)

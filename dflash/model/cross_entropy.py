@@ -1,4 +1,5 @@
-"""Cross-entropy behind a frozen LM head, with the gradient of the hidden states made in the forward pass.
+"""Cross-entropy, and divergence from a teacher, behind a frozen LM head: the gradient of the hidden states is made in
+the forward pass.
 
 The head takes no gradient, so all that a backward pass could want of the logits (N, V) is the gradient of N hidden
 states. It is made where the logits are, in pieces of rows, and the logits of no more than one piece exist at a time:
@@ -8,7 +9,7 @@ with a vocabulary of 151,936 those of 512 blocks of 16 are 2.5 GB.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +18,17 @@ PIECE = 4096
 """Rows of logits that are in memory at once, at most. Fewer make the matrix products slower, and more no faster."""
 
 Scores = tuple[Tensor, Tensor, Tensor]
-Piece = Callable[[Tensor, Tensor, Tensor, Tensor], Scores]
+Piece = Callable[..., tuple[Tensor, ...]]
 Weigh = Callable[[Tensor], Tensor]
+
+
+class Teacher(NamedTuple):
+    """Whose distribution is to be learned, as far as a scalar `share` of the loss: the one that the same head makes of
+    `states` (M, H), for each row at one of `places` (N,) among them."""
+
+    states: Tensor
+    places: Tensor
+    share: Tensor
 
 
 def rows_of_piece(total: int) -> int:
@@ -41,6 +51,27 @@ def score_piece(hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor) -
     return losses, scores.argmax(-1) == labels, slopes.to(logits.dtype) @ head
 
 
+def score_taught(
+    hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor, taught: Tensor, share: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `score_piece`, with losses (1 - share) x -log p(label) + share x KL(teacher || p) (Hinton et al. 2015, arXiv
+    1503.02531, at temperature 1), and last -log p(label) alone (N,). `taught` (N, H) is what the teacher's
+    distributions are made of, `share` a scalar."""
+    logits, wishes = hidden @ head.T, taught @ head.T
+    if logits.is_cuda:
+        losses, right, surprises = _taught_in_place(logits, labels, weights, wishes, share)
+        return losses, right, logits @ head, surprises
+    scores, wanted = logits.float(), wishes.float().log_softmax(-1)
+    normal = scores.logsumexp(-1)
+    surprises = normal - scores.gather(1, labels[:, None]).squeeze(1)
+    divergences = (wanted.exp() * (wanted - scores + normal[:, None])).sum(-1)
+    chosen = torch.arange(scores.shape[1], device=scores.device) == labels[:, None]
+    asked = chosen.float() + share * (wanted.exp() - chosen.float())
+    slopes = ((scores - normal[:, None]).exp() - asked) * weights[:, None]
+    losses = surprises + share * (divergences - surprises)
+    return losses, scores.argmax(-1) == labels, slopes.to(logits.dtype) @ head, surprises
+
+
 def linear_cross_entropy(
     hidden: Tensor,
     head: Tensor,
@@ -49,15 +80,16 @@ def linear_cross_entropy(
     rows: Tensor,
     score: Piece = score_piece,
     weigh: Weigh | None = None,
+    teacher: Teacher | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The sum over `rows` of weight x -log p(label), a scalar, and whether each row's label was the best token (N,),
-    False for rows that are not in `rows`.
+    False for rows that are not in `rows`. With a `teacher`, `score` is `score_taught`, and so is the loss.
 
     `hidden` (N, H), `labels` and `weights` (N,); `rows` are indices into them, without repetition and as many as one or
-    more pieces have (`rows_of_piece(N)` each). `weigh` makes factors (N,) of the weights from the losses (N,); they
+    more pieces have (`rows_of_piece(N)` each). `weigh` makes factors (N,) of the weights from -log p(label) (N,); they
     count as constants. Gradients are those of `hidden` and `weights`.
     """
-    arguments = (hidden, head, labels, weights, rows, score, weigh)
+    arguments = (hidden, head, labels, weights, rows, score, weigh, teacher)
     loss, right = _LinearCrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
     return loss, right
 
@@ -73,16 +105,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
         rows: Tensor,
         score: Piece,
         weigh: Weigh | None,
+        teacher: Teacher | None,
     ) -> tuple[Tensor, Tensor]:
-        slopes, losses = torch.zeros_like(hidden), torch.zeros_like(weights)
+        slopes, losses, surprises = torch.zeros_like(hidden), torch.zeros_like(weights), torch.zeros_like(weights)
         right = torch.zeros_like(labels, dtype=torch.bool)
         for some in rows.split(rows_of_piece(len(labels))):
-            lost, hit, slope = score(hidden[some], head, labels[some], weights[some])
+            taught = () if teacher is None else (teacher.states[teacher.places[some]], teacher.share)
+            lost, hit, slope, *surprised = score(hidden[some], head, labels[some], weights[some], *taught)
+            surprises.index_copy_(0, some, (surprised or [lost])[0].to(surprises.dtype))
             losses.index_copy_(0, some, lost.to(losses.dtype))
             right.index_copy_(0, some, hit)
             slopes.index_copy_(0, some, slope)
         if weigh is not None:
-            factors = weigh(losses)
+            factors = weigh(surprises)
             losses *= factors
             slopes *= factors[:, None]
         ctx.save_for_backward(slopes, losses)
@@ -92,7 +127,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         slopes, losses = ctx.saved_tensors
-        return slopes * slope.to(slopes.dtype), None, None, losses * slope, None, None, None
+        return slopes * slope.to(slopes.dtype), None, None, losses * slope, None, None, None, None
 
 
 def _in_place(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,5 +137,18 @@ def _in_place(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, 
 
     losses = torch.empty_like(weights, dtype=torch.float32)
     right = torch.empty_like(labels, dtype=torch.bool)
-    cross_entropy[(len(logits),)](logits, labels, weights, losses, right, logits.shape[1], TILE=4096, num_warps=8)
+    cross_entropy[(len(logits),)](logits, labels, weights, losses, right, SIZE=logits.shape[1], TILE=4096, num_warps=8)
     return losses, right
+
+
+def _taught_in_place(
+    logits: Tensor, labels: Tensor, weights: Tensor, wishes: Tensor, share: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`_in_place` with a teacher's logits `wishes`; last is -log p(label)."""
+    from dflash.model.kernels import taught_cross_entropy
+
+    losses, surprises = (torch.empty_like(weights, dtype=torch.float32) for _ in range(2))
+    right = torch.empty_like(labels, dtype=torch.bool)
+    given = (logits, labels, weights, wishes, share, losses, surprises, right)
+    taught_cross_entropy[(len(logits),)](*given, SIZE=logits.shape[1], TILE=4096, num_warps=8)
+    return losses, right, surprises

@@ -21,7 +21,7 @@ from dflash.model.layout import INDEX, WEIGHTS
 
 
 class Stored:
-    """A tensor that is still in its file. Indexing it reads it, which is all that transformers does to one."""
+    """A tensor that is still in its file. It tells its shape, and indexing reads it: all that transformers asks."""
 
     def __init__(self, opened: Callable[[str], Any], file: str, name: str) -> None:
         self._opened, self._file, self._name = opened, file, name
@@ -29,6 +29,11 @@ class Stored:
     def __getitem__(self, part: Any) -> Tensor:
         tensor: Tensor = self._opened(self._file).get_slice(self._name)[part]
         return tensor
+
+    def get_shape(self) -> list[int]:
+        """As safetensors' slices name it."""
+        shape: list[int] = self._opened(self._file).get_slice(self._name).get_shape()
+        return shape
 
 
 def stored_tensors(folder: Path, device: torch.device) -> dict[str, Stored]:

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from dflash.errors import UsageError
 from dflash.model.mask import document_mask
+from dflash.model.parallel import spread
 from dflash.model.stored import can_not_be_loaded, fill, refuse_missing
 
 Layer = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -61,23 +63,34 @@ def load_target(
     return model.to(device).requires_grad_(False).eval()
 
 
-def load_layers(folder: Path, layers: int, device: torch.device, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def load_layers(
+    folder: Path,
+    layers: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    *,
+    norm: bool = False,
+    mesh: DeviceMesh | None = None,
+) -> PreTrainedModel:
     """The embedding and the first `layers` of a target, frozen, in evaluation mode, straight to `device`: all that
-    `Capture` runs. There is neither last norm nor LM head. What is not there is not read.
+    `Capture` runs, with the last norm or without. There is no LM head. What is not there is not read; with a `mesh`,
+    of whose processes each calls this, neither is what the others hold.
 
     Raises:
         UsageError: `folder` does not hold a causal LM of this build, or not all of these weights.
     """
     model = _unfilled(folder, dtype)
-    _cut(model, layers)
+    _cut(model, layers, norm=norm)
+    if mesh is not None:
+        spread(model, mesh, folder)
     fill(model, folder, device, dtype)
     return model.requires_grad_(False).eval()
 
 
-def _cut(model: PreTrainedModel, layers: int) -> None:
-    """Leave the embedding and the first `layers`."""
+def _cut(model: PreTrainedModel, layers: int, *, norm: bool) -> None:
+    """Leave the embedding, the first `layers`, and the last norm if it is wanted."""
     inner = model.base_model
-    inner.layers, inner.norm = inner.layers[:layers], nn.Identity()
+    inner.layers, inner.norm = inner.layers[:layers], inner.norm if norm else nn.Identity()
     model.set_output_embeddings(nn.Identity())
     model.all_tied_weights_keys = {}  # there is no head to tie
 
@@ -120,7 +133,7 @@ def blank_target(
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     if layers is not None:
-        _cut(model, layers)
+        _cut(model, layers, norm=layers == config.num_hidden_layers)
     model.to_empty(device=device).tie_weights()
     return model.requires_grad_(False).eval()
 
@@ -152,24 +165,30 @@ class Ends(NamedTuple):
 
 
 class Capture:
-    """The part of a target that a target worker runs: embedding and layers up to the last captured one."""
+    """The part of a target that a target worker runs: embedding and layers up to the last captured one, or all of
+    them and the last norm."""
 
-    def __init__(self, model: PreTrainedModel, layer_ids: Sequence[int], layer: Layer = run_layer) -> None:
+    def __init__(
+        self, model: PreTrainedModel, layer_ids: Sequence[int], layer: Layer = run_layer, *, last: bool = False
+    ) -> None:
+        """With `last`, what the LM head reads comes behind the captured states."""
         self.layer_ids = tuple(layer_ids)
         self._embed = model.get_input_embeddings()
         self._rotary = model.model.rotary_emb
-        self._layers = list(model.model.layers)[: max(layer_ids) + 1]
+        self._layers = list(model.model.layers)[: None if last else max(layer_ids) + 1]
+        self._last: list[nn.Module] = [model.model.norm] if last else []
         self._run = layer
 
     def to(self, device: torch.device) -> Capture:
         """Move this part, and nothing else of the target, to `device`."""
-        for module in (self._embed, self._rotary, *self._layers):
+        for module in (self._embed, self._rotary, *self._layers, *self._last):
             module.to(device)
         return self
 
     @torch.no_grad()
     def features(self, tokens: Tensor, positions: Tensor, documents: Tensor) -> Tensor:
-        """Captured hidden states (B, S, K * H), concatenated on channels, of packed rows.
+        """Captured hidden states (B, S, K * H), concatenated on channels, of packed rows; with `last`, the normed ones
+        behind the last layer too, (B, S, (K + 1) * H).
 
         `tokens`, `positions` (counted inside each document) and `documents` are (B, S). A feature is the output
         of its layer, so a document's features do not depend on what shares the row.
@@ -182,7 +201,7 @@ class Capture:
             hidden = self._run(layer, hidden, mask, cos, sin)
             if index in self.layer_ids:
                 captured[index] = hidden
-        return torch.cat([captured[index] for index in self.layer_ids], dim=-1)
+        return torch.cat([captured[index] for index in self.layer_ids] + [norm(hidden) for norm in self._last], dim=-1)
 
 
 def refuse_unlike(model: PreTrainedModel, folder: Path) -> None:
@@ -192,17 +211,18 @@ def refuse_unlike(model: PreTrainedModel, folder: Path) -> None:
     tokens, layers = positions % model.config.vocab_size, len(model.base_model.layers)
     cure = "choose a target that is built as Llama and Qwen3 are"
     try:
-        found = Capture(model, range(layers)).features(tokens, positions, torch.zeros_like(positions))
+        found = Capture(model, range(layers), last=True).features(tokens, positions, torch.zeros_like(positions))
     except torch.OutOfMemoryError:
         raise
     except Exception as failure:
         what = f"the layers of a {type(model).__name__} can not be run one by one ({type(failure).__name__}: {failure})"
         raise UsageError(what.splitlines()[0], where=str(folder), cure=cure) from failure
-    for index, (one, other) in enumerate(zip(found.chunk(layers, dim=-1), _own_states(model, tokens), strict=True)):
+    places = [*(f"layer {index}" for index in range(layers)), "the last norm"]
+    for place, one, other in zip(places, found.chunk(len(places), dim=-1), _own_states(model, tokens), strict=True):
         apart = float((one.float() - other.float()).norm() / other.float().norm())
         if not apart < APART:
             raise UsageError(
-                f"a {type(model).__name__} does more than run its layers: layer {index} is {apart:.1%} off",
+                f"a {type(model).__name__} does more than run its layers: {place} is {apart:.1%} off",
                 where=str(folder),
                 cure=cure,
             )
@@ -210,8 +230,8 @@ def refuse_unlike(model: PreTrainedModel, folder: Path) -> None:
 
 @torch.no_grad()
 def _own_states(model: PreTrainedModel, tokens: Tensor) -> list[Tensor]:
-    """The output of each layer in the model's own forward pass. Not by `output_hidden_states`: that leaves hooks in the
-    layers for good, which Dynamo can not trace."""
+    """The output of each layer and of the last norm in the model's own forward pass. Not by `output_hidden_states`:
+    that leaves hooks in the layers for good, which Dynamo can not trace."""
     states: list[Tensor] = []
 
     def keep(layer: nn.Module, arguments: object, output: Tensor | tuple[Tensor, ...]) -> None:
@@ -219,7 +239,7 @@ def _own_states(model: PreTrainedModel, tokens: Tensor) -> list[Tensor]:
 
     hooks = [layer.register_forward_hook(keep) for layer in model.base_model.layers]
     try:
-        model.base_model(tokens, use_cache=False)
+        states.append(model.base_model(tokens, use_cache=False).last_hidden_state)
     finally:
         for hook in hooks:
             hook.remove()

@@ -220,8 +220,10 @@ class TrainConfig:
     row. `dtype` is that of weights and states; in bfloat16 the optimizer keeps float32 masters. A step whose loss or
     gradient is `not_finite` stops the training, or is passed over ("skip"): weights and optimizer stay as they were.
     `loss` weighs the slots of a block by a fixed "decay", or by the drafter's own confidence, "dpace" with its
-    `dpace_alpha` (arXiv 2605.18810). Workers are threads of one process, or "processes" of torchrun, by `launcher`;
-    processes that wait for one another longer than `patience_s` seconds are ended, and said to have hung.
+    `dpace_alpha` (arXiv 2605.18810). The share `kl` of a slot's loss is the divergence from the target's distribution,
+    for which the target runs all of its layers, and the rest the cross-entropy with its token. Workers are threads of
+    one process, or "processes" of torchrun, by `launcher`; processes that wait for one another longer than `patience_s`
+    seconds are ended, and said to have hung.
 
     `gamma` is the loss decay; left out, the paper's value for the block size is used, and a block size that the
     paper does not list is refused, so that the decay is never off unnoticed.
@@ -237,6 +239,7 @@ class TrainConfig:
     not_finite: str = "stop"
     loss: str = "decay"
     dpace_alpha: float = 0.5
+    kl: float = 0.0
     gamma: float | None = None
     steps: int = 1000
     seed: int = 0
@@ -264,6 +267,8 @@ class TrainConfig:
             raise ValueError(f"loss is decay or dpace, not '{self.loss}'")
         if not 0 < self.dpace_alpha <= 1:
             raise ValueError(f"dpace_alpha is above 0 and at most 1, not {self.dpace_alpha}")
+        if not 0 <= self.kl <= 1:
+            raise ValueError(f"kl is a share of the loss in [0, 1], not {self.kl}")
         if self.gamma is None and self.loss == "decay" and self.draft.block not in GAMMAS:
             raise ValueError(f"gamma must be given for block {self.draft.block}: the paper has none for it")
         check_device(self.device)
@@ -273,8 +278,18 @@ class TrainConfig:
         """The loss decay in force."""
         return self.gamma if self.gamma is not None else GAMMAS[self.draft.block]
 
+    @property
+    def captured(self) -> int | None:
+        """The number of captured layers, unless the target must run beyond the last of them."""
+        return None if self.kl else self.draft.features
 
-GRAPH_FIELDS = ("draft", "topology", "optimizer.name", "rows", "accumulate", "anchors", "dtype", "device")
+    @property
+    def dpace(self) -> float | None:
+        """D-PACE's alpha, where its weights are in force."""
+        return self.dpace_alpha if self.loss == "dpace" else None
+
+
+GRAPH_FIELDS = ("draft", "topology", "optimizer.name", "rows", "accumulate", "anchors", "dtype", "kl", "device")
 """The fields of a `TrainConfig` that shape a compiled graph, by path; the others only steer the training."""
 
 

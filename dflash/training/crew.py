@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 import torch
-from transformers import PretrainedConfig, Qwen3Config
+from transformers import PretrainedConfig
 
 from dflash.compilation.gate import CompileGate, Graph
 from dflash.errors import UsageError
@@ -21,7 +21,7 @@ from dflash.training.communicator import Aborted, Group, ThreadGroup
 from dflash.training.config import TrainConfig
 from dflash.training.drafts import draft_config
 from dflash.training.regions import Regions
-from dflash.training.sources import Models
+from dflash.training.sources import Models, layers_of
 from dflash.training.workers import DrafterWorker, TargetWorker, device_of, dtype_of
 
 Worker = TargetWorker | DrafterWorker
@@ -54,13 +54,15 @@ class Crew:
         self.warm_seconds: dict[str, float] = {}
         self._models, self._buckets, self._in_turn = models, sorted(buckets), ""
         refuse_odd_lengths(config, self._buckets)
-        refuse_long_rows(models.target_config, self.draft_config, self._buckets)
+        refuse_long_rows(models.target_config, config.captured, self._buckets)
+        if config.kl:
+            _refuse_scaled_logits(models.target_config)
         self._gate = CompileGate(
             enabled=config.compile,
             limit=3 * config.topology.size * len(self._buckets) + 1,  # first, middle and last layer
             on_graph=lambda graph: on_graph(self._in_turn, graph),
         )
-        self._regions = Regions(self._gate, self.draft_config)
+        self._regions = Regions(self._gate, self.draft_config, taught=config.kl > 0)
         self._failures: list[BaseException] = []
 
     def run(
@@ -168,12 +170,27 @@ def refuse_odd_lengths(config: TrainConfig, buckets: Sequence[int]) -> None:
         )
 
 
-def refuse_long_rows(target: PretrainedConfig, draft: Qwen3Config, buckets: Sequence[int]) -> None:
-    """A target's layers are given all of a document to look at, which one with a window would not do."""
-    window = window_of(target, max(draft.dflash_config["target_layer_ids"]) + 1)
+def refuse_long_rows(target: PretrainedConfig, features: int | None, buckets: Sequence[int]) -> None:
+    """The layers of a target that run for its `features` are given all of a document to look at, which one with a
+    window would not do."""
+    window = window_of(target, layers_of(target, features))
     if window and buckets and buckets[-1] > window:
         raise UsageError(
             f"rows of {buckets[-1]} tokens are longer than the {window} that the target's layers look back",
             where="data.buckets",
             cure=f"use rows of at most {window} tokens, or another target",
         )
+
+
+def _refuse_scaled_logits(target: PretrainedConfig) -> None:
+    """What a model makes of its LM head's logits is not in the distribution that a drafter would be taught."""
+    if done := [name for name in _AFTER_THE_HEAD if getattr(target, name, None) not in (None, 1.0)]:
+        raise UsageError(
+            f"the target's {done[0]} ({getattr(target, done[0])}) changes its logits, which kl does not know of",
+            where="train.kl",
+            cure="set train.kl to 0",
+        )
+
+
+_AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""Gemma's, Cohere's and Granite's names, in transformers, for what is done to logits."""

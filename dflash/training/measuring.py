@@ -92,8 +92,8 @@ class Bench:
         torch.set_num_threads(1)  # as a training's workers have it
         self._shape = draft_config(target, config.draft)
         refuse_odd_lengths(config, sorted(buckets))
-        refuse_long_rows(target, self._shape, sorted(buckets))
-        self._models, self.length = Random(target, config.draft.features), max(buckets)
+        refuse_long_rows(target, config.captured, sorted(buckets))
+        self._models, self.length = Random(target, config.captured), max(buckets)
         steps = WARM + STEPS + 1  # a step ends where the next begins
         # One worker, with the steps that any has. Trained on random numbers it may well come to one that is not finite.
         self._config = replace(config, topology=Topology(0, 1), steps=steps, checkpoint_every=steps, not_finite="skip")
@@ -120,7 +120,7 @@ class Bench:
             torch.cuda.reset_peak_memory_stats(self.device)
         try:
             with gate.turn():
-                worker = self._worker(role, comm, Regions(gate, self._shape))
+                worker = self._worker(role, comm, Regions(gate, self._shape, taught=self._config.kl > 0))
                 worker.warm([self.length])
             with gate.sealed():
                 if isinstance(worker, TargetWorker):

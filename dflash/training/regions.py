@@ -18,7 +18,14 @@ from torch.nn.functional import embedding, linear, scaled_dot_product_attention,
 from transformers import Qwen3Config
 
 from dflash.compilation.gate import CompileGate
-from dflash.model.cross_entropy import Weigh, linear_cross_entropy, rows_of_piece, score_piece
+from dflash.model.cross_entropy import (
+    Teacher,
+    Weigh,
+    linear_cross_entropy,
+    rows_of_piece,
+    score_piece,
+    score_taught,
+)
 from dflash.model.draft import DFlashDraftModel, Rope, rotate
 from dflash.model.loss import accepted, dpace_weights, labels_of
 from dflash.model.mask import context_ranges, dense_mask
@@ -118,13 +125,13 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Tiles, blo
 class Regions:
     """The compiled functions of one process, shared by its workers."""
 
-    def __init__(self, gate: CompileGate, config: Qwen3Config) -> None:
-        """`config` is the drafter's."""
+    def __init__(self, gate: CompileGate, config: Qwen3Config, *, taught: bool = False) -> None:
+        """`config` is the drafter's; `taught` is whether a part of the loss is the target's distribution."""
         shape = Shape(config.block_size, config.head_dim, config.rms_norm_eps)
         self.target_layer = gate.compile(run_layer, name="target_layer")
         self.fuse = gate.compile(partial(fuse, shape), name="fuse")
         self.draft_layer = gate.compile(partial(draft_layer, shape), name="draft_layer")
-        self.score = gate.compile(score_piece, name="score")
+        self.score = gate.compile(score_taught if taught else score_piece, name="score")
         self.update = gate.compile(adamw, name="update")
 
 
@@ -183,18 +190,23 @@ class Drafting:
         head: Tensor,
         regions: Regions,
         dpace: float | None = None,
+        kl: float = 0.0,
     ) -> None:
         """`weights` are those of `draft`; `token_embedding` and `head` (V, H) are the target's. With `dpace`, D-PACE's
-        alpha, the drafter's own confidence weighs the slots, beside the weights of their labels."""
+        alpha, the drafter's own confidence weighs the slots, beside the weights of their labels. `kl` is the share of
+        the loss that is the divergence from the target's distribution; `regions` are `taught` then."""
         self._dpace = dpace
+        self._share = torch.tensor(kl, device=head.device) if kl else None
         self._draft, self._weights, self._regions = draft, weights, regions
         self._embedding, self._head = token_embedding, head
 
     def __call__(self, batch: MicroBatch, features: Tensor, wanted: Labels) -> Outcome:
-        """Draft all blocks of `batch` from `features` (R, S, K * H)."""
+        """Draft all blocks of `batch` from `features`, (R, S, K * H), or (R, S, (K + 1) * H) with `kl`: the last H are
+        what the target's LM head reads."""
         block, weights, regions = self._draft.block_size, self._weights, self._regions
         length = batch.tokens.shape[1]
-        context = regions.fuse(weights.fc, weights.hidden_norm, features)
+        captured, last = features.split((weights.fc.shape[1], features.shape[-1] - weights.fc.shape[1]), dim=-1)
+        context = regions.fuse(weights.fc, weights.hidden_norm, captured)
         anchors = batch.anchors.clamp(min=0)
         offsets = torch.arange(block, device=anchors.device)
         positions = (batch.positions.gather(1, anchors)[..., None] + offsets).flatten(1)
@@ -207,20 +219,27 @@ class Drafting:
             ranges, causal = context_ranges(batch.anchors, batch.positions, block, window), window is not None
             make = tiles_of if anchors.is_cuda else dense_mask
             masks[window] = make(ranges, length, block, causal)
-        last = len(weights.layers) - 1
+        depth = len(weights.layers)
         for index, (layer, window) in enumerate(zip(weights.layers, windows, strict=True)):
-            norm, causal = weights.norm if index == last else None, window is not None
+            norm, causal = weights.norm if index == depth - 1 else None, window is not None
             states = regions.draft_layer(layer, states, rope, context, context_rope, masks[window], norm, causal)
         tokens, valid = wanted.tokens.flatten(), wanted.valid.flatten()
         piece = rows_of_piece(len(tokens))
         # Slots that are not valid are skipped, but for as many as fill up the last piece.
         rows = torch.argsort((~valid).int(), stable=True)[: -(-wanted.count // piece) * piece]
-        weights_now = wanted.weights.flatten()
-        loss, right = linear_cross_entropy(
-            states.flatten(0, 1), self._head, tokens, weights_now, rows, regions.score, self._weigh(wanted.valid)
-        )
+        given = (states.flatten(0, 1), self._head, tokens, wanted.weights.flatten(), rows, regions.score)
+        loss, right = linear_cross_entropy(*given, self._weigh(wanted.valid), self._teacher(last, anchors))
         correct = right.view_as(wanted.valid)
         return Outcome(loss, correct, accepted(correct, wanted.valid))
+
+    def _teacher(self, last: Tensor, anchors: Tensor) -> Teacher | None:
+        """The target, whose state at a position speaks of the token behind it: slot k's is that at anchor + k - 1."""
+        if self._share is None:
+            return None
+        rows, length, _ = last.shape
+        places = anchors[..., None] + torch.arange(self._draft.block_size - 1, device=anchors.device)
+        starts = torch.arange(0, rows * length, length, device=anchors.device)[:, None, None]
+        return Teacher(last.flatten(0, 1), (places.clamp(max=length - 1) + starts).flatten(), self._share)
 
     def _weigh(self, valid: Tensor) -> Weigh | None:
         alpha = self._dpace

@@ -13,6 +13,12 @@ from dflash.model.target import Ends, blank_target, load_ends, load_layers, refu
 from dflash.training.drafts import blank_draft, fresh_draft
 
 
+def layers_of(target: PretrainedConfig, features: int | None) -> int:
+    """How many layers of a target must run for so many `features`; without them, all."""
+    depth: int = target.num_hidden_layers
+    return depth if features is None else max(capture_layers(depth, features)) + 1
+
+
 class Models(Protocol):
     """Gives a worker its models. They may be anywhere: a worker takes what it needs to its device."""
 
@@ -33,7 +39,7 @@ class Real:
 
     def __init__(self, folder: Path, seed: int, features: int | None = None) -> None:
         """`features` is the number of captured layers: the target's layers behind the last of them are never read.
-        Without it, all are.
+        Without it all are, and the last norm.
 
         Raises:
             UsageError: `folder` is no model folder.
@@ -42,9 +48,8 @@ class Real:
         self._folder, self._seed, self._features = folder, seed, features
 
     def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-        depth: int = self.target_config.num_hidden_layers
-        layers = depth if self._features is None else max(capture_layers(depth, self._features)) + 1
-        model = load_layers(self._folder, layers, device, dtype)
+        layers = layers_of(self.target_config, self._features)
+        model = load_layers(self._folder, layers, device, dtype, norm=self._features is None)
         refuse_unlike(model, self._folder)
         return model
 
@@ -78,10 +83,10 @@ class Random(Blank):
     """As `Blank`, with small random numbers, which nothing overflows; of the target as much as a target worker loads.
     For measuring: how fast a GPU is depends a little on what it computes with."""
 
-    def __init__(self, target: PretrainedConfig, features: int) -> None:
-        """`features` is the number of captured layers."""
+    def __init__(self, target: PretrainedConfig, features: int | None) -> None:
+        """`features` as for `Real`."""
         super().__init__(target)
-        self._layers = max(capture_layers(target.num_hidden_layers, features)) + 1
+        self._layers = layers_of(target, features)
 
     def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
         model = blank_target(self.target_config, device, dtype, self._layers)

@@ -49,7 +49,8 @@ class Trainer:
         """
         self.config, self.progress, self._packed = config, progress, packed
         on_graph = _refuse_to_compile if warm_only else _let_compile
-        self._crew = Crew(config, Real(target, config.seed, config.draft.features), packed, progress, on_graph, group)
+        models = Real(target, config.seed, config.captured)
+        self._crew = Crew(config, models, packed, progress, on_graph, group)
         self._stopping = stopping
         refuse_mask_in(packed, self._crew.draft_config.dflash_config["mask_token_id"])
 

@@ -77,7 +77,7 @@ class TargetWorker:
     ) -> None:
         self._comm, self._config = comm, config
         self._device = device_of(comm.rank, config)
-        self._capture = Capture(target, layer_ids, regions.target_layer).to(self._device)
+        self._capture = Capture(target, layer_ids, regions.target_layer, last=config.kl > 0).to(self._device)
 
     def warm(self, buckets: Iterable[int]) -> None:
         """Run every graph of this role once, on every bucket."""
@@ -132,13 +132,12 @@ class DrafterWorker:
         ends = ends.to(self._device, self._dtype)
         # Micro-batches of one step add up in float32.
         self._flat = FlatWeights(draft, torch.float32 if config.accumulate > 1 else None)
-        dpace = config.dpace_alpha if config.loss == "dpace" else None
-        self._drafting = Drafting(draft, self._flat.weights, ends.embedding, ends.head, regions, dpace)
-        self._decay = slot_decay(config.draft.block, config.decay) if dpace is None else None
+        self._drafting = Drafting(draft, self._flat.weights, *ends, regions, config.dpace, config.kl)
+        self._decay = slot_decay(config.draft.block, config.decay) if config.dpace is None else None
         self._group = config.topology.drafter_ranks
         self._place = self._group.index(comm.rank)
         self._sums = Sums(config.draft.block, len(self._group))
-        self._width = len(draft.target_layer_ids) * draft.config.hidden_size
+        self._width = (len(draft.target_layer_ids) + (config.kl > 0)) * draft.config.hidden_size
         optimizer = Muon if config.optimizer.name == "muon" else AdamW
         self._optimizer = optimizer(self._flat, config.optimizer, regions.update, steps=config.steps)
 

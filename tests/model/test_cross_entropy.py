@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div
 
 from dflash.model import cross_entropy as room
-from dflash.model.cross_entropy import linear_cross_entropy, rows_of_piece
+from dflash.model.cross_entropy import Teacher, linear_cross_entropy, rows_of_piece, score_taught
 
 ROWS, WIDTH, VOCABULARY = 12, 8, 11
 
@@ -87,3 +87,49 @@ def test_weights_made_of_the_losses_count_as_constants():
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     mine, torchs = (torch.autograd.grad(sum_, (hidden, weights)) for sum_ in (loss, expected))
     assert all(torch.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in zip(mine, torchs, strict=True))
+
+
+def taught_by(states: Tensor, share: float) -> Teacher:
+    """A teacher of fewer states than rows, which are not in the rows' order."""
+    return Teacher(states, torch.arange(ROWS).flip(0) // 2, torch.tensor(share))
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_a_teachers_share_of_the_loss_is_the_divergence_from_its_distribution(
+    monkeypatch: pytest.MonkeyPatch, share: float
+):
+    monkeypatch.setattr(room, "PIECE", 4)
+    hidden, head, labels, weights = problem()
+    teacher = taught_by(2 * torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(2)), share)
+    asked = torch.tensor([0, 2, 3, 5, 7, 8, 9, 11])
+    loss, right = linear_cross_entropy(hidden, head, labels, weights, asked, score_taught, None, teacher)
+    wanted = (teacher.states[teacher.places] @ head.T).log_softmax(-1)
+    logits = hidden @ head.T
+    divergence = kl_div(logits.log_softmax(-1), wanted, log_target=True, reduction="none").sum(-1)
+    each = (1 - share) * cross_entropy(logits, labels, reduction="none") + share * divergence
+    expected = (each * weights)[asked].sum()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    mine, torchs = (torch.autograd.grad(total, (hidden, weights)) for total in (loss, expected))
+    assert all(torch.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in zip(mine, torchs, strict=True))
+    assert torch.equal(right[asked], ((logits.argmax(-1) == labels)[asked]))
+
+
+def test_who_says_what_the_teacher_says_has_nothing_to_learn():
+    hidden, head, labels, weights = problem()
+    teacher = Teacher(hidden.detach(), torch.arange(ROWS), torch.tensor(1.0))
+    loss, _ = linear_cross_entropy(hidden, head, labels, weights, torch.arange(ROWS), score_taught, None, teacher)
+    (slope,) = torch.autograd.grad(loss, hidden)
+    assert abs(loss.item()) < 1e-5
+    assert float(slope.abs().max()) < 1e-5
+
+
+def test_with_a_teacher_weights_are_still_made_of_what_the_labels_cost():
+    hidden, head, labels, weights = problem()
+    teacher, seen = taught_by(torch.randn(6, WIDTH), 0.5), []
+
+    def weigh(losses: Tensor) -> Tensor:
+        seen.append(losses.clone())
+        return torch.ones_like(losses)
+
+    linear_cross_entropy(hidden, head, labels, weights, torch.arange(ROWS), score_taught, weigh, teacher)
+    assert torch.allclose(seen[0], cross_entropy(hidden @ head.T, labels, reduction="none"), atol=1e-6)

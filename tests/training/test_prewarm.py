@@ -100,6 +100,7 @@ def test_a_cache_that_was_deleted_comes_back_from_the_vault_and_nothing_is_compi
     ("change", "ingredient"),
     [
         ({"anchors": COMPILED.anchors + 1}, "graphs"),
+        ({"kl": 0.5}, "graphs"),
         ({"draft": replace(COMPILED.draft, layers=COMPILED.draft.layers + 1)}, "graphs"),
     ],
 )
