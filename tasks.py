@@ -8,7 +8,7 @@ from invoke.tasks import task
 
 import tasks_cache
 import tasks_env
-from dflash import cli, cli_evaluate, cli_hosts, cli_images, cli_prewarm
+from dflash import cli, cli_evaluate, cli_hosts, cli_images, cli_prewarm, cli_split
 from dflash.cli_help import HELP, LOCAL, helped
 
 WHERE_TO_RUN = ("pipeline", "host", "root", "set", "json")
@@ -58,6 +58,24 @@ def prewarm(
     cli_prewarm.prewarm(
         pipeline=pipeline, host=host, environment=environment, root=root, overrides=set or (), as_json=json
     )
+
+
+@task(iterable=["set"], auto_shortflags=False, help=helped(*WHERE_TO_RUN, "environment", "workers", "link"))
+@cli.verb
+def split(
+    context: Context,
+    pipeline: str = LOCAL,
+    host: str = "local",
+    environment: str = "",
+    root: str = "",
+    set: Sequence[str] | None = None,
+    workers: int = 0,
+    link: float = cli_split.GB_PER_S,
+    json: bool = False,
+) -> None:
+    """Measure target and drafter, and propose a split."""
+    where = {"pipeline": pipeline, "host": host, "environment": environment, "root": root}
+    cli_split.split(**where, overrides=set or (), workers=workers, link=link, as_json=json)
 
 
 @task(
@@ -222,6 +240,7 @@ namespace = Collection(
         train,
         plan,
         prewarm,
+        split,
         evaluate,
         check,
         show,

@@ -46,6 +46,8 @@ HELP = {
     "snapshot": "A snapshot's id, as cache.list shows it.",
     "release": "Let go of it again.",
     "environment": "The host's environment whose Python to use (default: the only one in use there).",
+    "workers": "How many workers to share out (default: as many as the pipeline's training has).",
+    "link": "Gigabytes a second that a GPU sends while gradients are summed (default: 300).",
     "folder": "The folder of the compile cache.",
     "to": "The folder to fill (env.wheelhouse: wheelhouse/NAME).",
     "image": "The image to build, one of docker/images.yaml (default: train).",

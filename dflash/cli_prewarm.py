@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dflash.hosts.inventory import Host
     from dflash.pipeline.schema import Pipeline
 
-_ERRORS = {2: UsageError, 5: StorageError, 6: BusyError, 8: CompilationError}
+ERRORS = {2: UsageError, 5: StorageError, 6: BusyError, 8: CompilationError}
 
 
 def prewarm(*, pipeline: str, host: str, environment: str, root: str, overrides: Sequence[str], as_json: bool) -> None:
@@ -25,7 +25,7 @@ def prewarm(*, pipeline: str, host: str, environment: str, root: str, overrides:
     from dflash.cli_hosts import connected, everywhere, hosts_of
 
     request = request_of(load(pipeline, overrides))
-    hosts = [_rooted(each, root) for each in hosts_of(host)]
+    hosts = [rooted(each, root) for each in hosts_of(host)]
 
     def warm(each: Host, connection: Connection) -> dict[str, Any]:
         report = warm_host(connection, each, environment, request)
@@ -67,11 +67,11 @@ def warm_host(connection: Connection, host: Host, environment: str, request: dic
 
     programs = HostPrograms(connection, host, environment)
     words = ("dflash.training.far", programs.root, host.name)
-    programs.run(*words, errors=_ERRORS, stdin=json.dumps(request).encode(), line=told)
+    programs.run(*words, errors=ERRORS, stdin=json.dumps(request).encode(), line=told)
     return report
 
 
-def _rooted(host: Host, root: str) -> Host:
+def rooted(host: Host, root: str) -> Host:
     """This machine's root is the project's own or --root, that of a host is in hosts.yaml."""
     if host.chain.is_local:
         return replace(host, root=host.root if host.root and not root else str(root_of(root)))
