@@ -30,23 +30,26 @@ class HostCopy:
     def __init__(self, state: State) -> None:
         """Memory for tensors like those of `state`: pinned for those on a GPU, which else would be waited for."""
         self.tensors = {group: {name: _like(each) for name, each in part.items()} for group, part in state.items()}
+        devices = {each.device for part in state.values() for each in part.values() if each.is_cuda}
+        self._device = devices.pop() if devices else None
         self._done: torch.cuda.Event | None = None
 
     def take(self, state: State) -> None:
-        """Copy `state` as it is now. Of GPUs' tensors it is as the calls up to now leave it, and later calls can change
-        nothing about that: copies are in the current stream's order. They are there after `wait()`."""
+        """Copy `state` as it is now. On a GPU it is as the calls up to now will leave it, and later ones can change
+        nothing about that: copies are made in the order of the current stream. They are there after `wait()`."""
         with torch.no_grad():
             for group, part in state.items():
                 for name, tensor in part.items():
                     self.tensors[group][name].copy_(tensor, non_blocking=True)
-        if any(tensor.is_cuda for part in state.values() for tensor in part.values()):
+        if self._device is not None:
             self._done = torch.cuda.Event()
-            self._done.record()
+            self._done.record(torch.cuda.current_stream(self._device))
 
     def wait(self) -> None:
-        """Wait until the copies are there."""
+        """Wait, in any thread, until the copies are there."""
         if self._done is not None:
-            self._done.synchronize()
+            with torch.cuda.device(self._device):  # a new thread's is the first GPU, where it would leave a context
+                self._done.synchronize()
 
 
 def _like(tensor: Tensor) -> Tensor:
