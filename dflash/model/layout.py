@@ -79,9 +79,13 @@ def published_config(config: Qwen3Config, dtype: torch.dtype) -> dict[str, Any]:
 
 def write_layout(model: DFlashDraftModel, folder: Path) -> None:
     """Write config, weights and code of `model` into an existing folder."""
-    tensors = model.state_dict()
-    write_tensors(folder / WEIGHTS, tensors)
-    fields = published_config(model.config, next(iter(tensors.values())).dtype)
+    write_tensors(folder / WEIGHTS, model.state_dict())
+    write_description(model, folder)
+
+
+def write_description(model: DFlashDraftModel, folder: Path) -> None:
+    """Write config and code, what the layout has beside the weights."""
+    fields = published_config(model.config, next(model.parameters()).dtype)
     (folder / CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     shutil.copyfile(draft_module.__file__, folder / CODE)
 

@@ -23,6 +23,7 @@ from dflash.training.config import TrainConfig
 from dflash.training.drafts import draft_config
 from dflash.training.regions import Regions
 from dflash.training.sources import Models, layers_of
+from dflash.training.watch import Watch
 from dflash.training.workers import DrafterWorker, TargetWorker, device_of, dtype_of
 
 Worker = TargetWorker | DrafterWorker
@@ -54,6 +55,7 @@ class Crew:
         self.stopping = threading.Event()
         self.warm_seconds: dict[str, float] = {}
         self._models, self._buckets, self._in_turn = models, sorted(buckets), ""
+        self._tied = bool(models.target_config.tie_word_embeddings)
         refuse_odd_lengths(config, self._buckets)
         refuse_long_rows(models.target_config, config.captured, self._buckets)
         refuse_uneven(models.target_config, config.topology.target_gpus)
@@ -74,25 +76,27 @@ class Crew:
         close the set, and let each do `body(worker, rank)`. An interrupt (Ctrl-C) sets `stopping`.
 
         Raises:
-            whatever the first worker raised; no thread is left then.
+            OutOfMemory: a worker's GPU was too small.
+            whatever else the first worker raised; no thread is left then.
         """
         ranks = self.group.ranks if ranks is None else ranks
         sealed = threading.Barrier(len(ranks), action=self._gate.seal)
         ended: list[int] = []
 
         def thread(rank: int) -> None:
+            watch = Watch(self._role(rank), rank, self.config, self.draft_config, self._buckets, tied=self._tied)
             try:
                 # Loading is in turn too: transformers initialises modules under process-wide patches.
                 with self._gate.turn():
                     if self._failures or self.stopping.is_set():
                         raise Aborted("the training was stopped")
-                    worker = self._warm(rank, saved)
+                    worker = self._warm(rank, saved, watch)
                 self.group.wait(sealed)
                 body(worker, rank)
             except Aborted:
                 sealed.abort()
             except BaseException as failure:
-                self._failures.append(failure)
+                self._failures.append(watch.named(failure))
                 self.group.abort()
                 sealed.abort()
             finally:
@@ -114,12 +118,15 @@ class Crew:
         if self._failures:
             raise self._failures[0]
 
-    def _warm(self, rank: int, saved: Checkpoint | None) -> Worker:
-        begun = time.monotonic()
-        role = "target" if rank in self.config.topology.target_ranks else "drafter"
+    def _role(self, rank: int) -> str:
+        return "target" if rank in self.config.topology.target_ranks else "drafter"
+
+    def _warm(self, rank: int, saved: Checkpoint | None, watch: Watch) -> Worker:
+        begun, role = time.monotonic(), self._role(rank)
         self._in_turn = f"{role} {rank}"
         worker = self._worker(rank, saved)
-        worker.warm(self._buckets)
+        worker.warm(watch.each())
+        watch.warmed()
         self.warm_seconds[self._in_turn] = time.monotonic() - begun
         self.progress.note(f"worker {rank} ({role}) is warm ({time.monotonic() - begun:.1f} s)")
         return worker

@@ -23,6 +23,7 @@ from dflash.errors import (
 )
 from dflash.progress import Progress
 from dflash.training.config import TrainConfig
+from dflash.training.fitting import OutOfMemory
 
 
 def train_in_processes(
@@ -81,7 +82,8 @@ def train_in_processes(
 _ANSWERS_S = 3.0
 """How long the other workers have to say what they wait for, once one has."""
 
-_KINDS = {kind.__name__: kind for kind in (UsageError, DataError, StorageError, CheckpointError, CompilationError)}
+_RAISED = (UsageError, DataError, StorageError, CheckpointError, CompilationError, OutOfMemory)
+_KINDS = {kind.__name__: kind for kind in _RAISED}
 
 
 class _Told:

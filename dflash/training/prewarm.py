@@ -25,6 +25,7 @@ from dflash.compilation.cachekey import write_key
 from dflash.compilation.holders import hold
 from dflash.errors import CompilationError, DFlashError
 from dflash.progress import Progress
+from dflash.training.fitting import OutOfMemory
 from dflash.training.graphset import GraphSet
 from dflash.training.report import first_input
 
@@ -58,6 +59,7 @@ def prewarm(graphs: GraphSet, out: Path, progress: Progress, vault: Vault | None
     `cache_bytes`, `snapshot`, and in `compiled` each graph that was made, with its worker and seconds.
 
     Raises:
+        OutOfMemory: a worker's GPU is too small.
         CompilationError: a process failed, or the proof found a graph that had to be compiled.
     """
     if not graphs.train.compile:
@@ -199,7 +201,7 @@ class _Processes:
         self._environment = os.environ | cache_environment(cache)
         self._running: list[subprocess.Popen[str]] = []
         self._lock = threading.Lock()
-        self._failure: CompilationError | None = None
+        self._failure: DFlashError | None = None
 
     def __enter__(self) -> _Processes:
         return self
@@ -217,7 +219,8 @@ class _Processes:
         """Run one, with `threads` compile workers, telling of each graph; its graphs.
 
         Raises:
-            CompilationError: it failed, or another did; all are ended then.
+            OutOfMemory: it ran out of memory, or another did; all are ended then.
+            CompilationError: it failed otherwise, or another did.
         """
         environment = self._environment | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
         command = [sys.executable, "-m", "dflash.training.warmup"]
@@ -246,12 +249,14 @@ class _Processes:
                     tell(told[-1])
         if process.wait() or not told or "counts" not in told[-1]:
             why = (told and told[-1].get("error")) or f"it ended with status {process.returncode}"
+            if lack := told and told[-1].get("lack"):
+                self._end(OutOfMemory(lack[0], where=lack[1], cure=lack[2]))
             self._end(CompilationError(f"the warm-up of worker {', '.join(map(str, ranks))} failed: {why}"))
             assert self._failure is not None
             raise self._failure
         return told[:-1]
 
-    def _end(self, why: CompilationError) -> None:
+    def _end(self, why: DFlashError) -> None:
         """End all, and start no more. The first that failed is why: the others were ended for it."""
         with self._lock:
             self._failure = self._failure or why

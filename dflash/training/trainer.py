@@ -13,7 +13,7 @@ from dflash.atomic import whole_folder
 from dflash.compilation.gate import Graph
 from dflash.compilation.hits import cache_counts
 from dflash.errors import CheckpointError, CompilationError, UsageError
-from dflash.model.layout import load_draft, write_layout
+from dflash.model.layout import load_draft, write_description, write_layout
 from dflash.progress import Progress
 from dflash.training.batches import Batches
 from dflash.training.checkpoints import Checkpoint, Checkpoints
@@ -22,6 +22,7 @@ from dflash.training.config import TrainConfig
 from dflash.training.crew import Crew, Worker
 from dflash.training.metrics import MetricLog
 from dflash.training.packing import Rows
+from dflash.training.saving import Saving
 from dflash.training.sources import Real
 from dflash.training.workers import TargetWorker, dtype_of
 
@@ -59,8 +60,8 @@ class Trainer:
         where the first drafter is another process's.
 
         Goes on from the newest whole checkpoint in `out/scratch/checkpoints`, with the micro-batches that come next
-        there, also where that was trained by another number of workers. An interrupt (Ctrl-C) lets the current step end
-        and writes a checkpoint first.
+        there, also where that was trained by another number of workers. Checkpoints are written while it goes on. An
+        interrupt (Ctrl-C) lets the current step end and writes a checkpoint first.
 
         Raises:
             CheckpointError: the checkpoint was made with another configuration.
@@ -104,16 +105,17 @@ class Trainer:
                 return
 
             def save(step: int) -> None:
-                checkpoints.save(
-                    step,
-                    {"optimizer": worker.optimizer_state()},
-                    {"config": asdict(config), "micro_batches": shift + step * a_step},
-                    extra=lambda folder: write_layout(worker.draft, folder),
-                )
+                about = {"config": asdict(config), "micro_batches": shift + step * a_step}
+                saving.save(step, about, lambda folder: write_description(worker.draft, folder))
+
+            def sound(step: int, figures: dict[str, Any]) -> None:
+                saving.check()
+                report(step, figures)
 
             if rank == lead:
-                begun = time.monotonic()
-                worker.run(batches, first, report, save, stopping)
+                with Saving(checkpoints, worker.state, self.progress) as saving:
+                    begun = time.monotonic()
+                    worker.run(batches, first, sound, save, stopping)
             else:
                 worker.run(batches, first, _nothing, _nothing, stopping)
             if last.get("stop"):

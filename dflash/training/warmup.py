@@ -22,6 +22,7 @@ from dflash.compilation.hits import cache_counts
 from dflash.errors import DFlashError
 from dflash.progress import Silent
 from dflash.training.crew import Crew
+from dflash.training.fitting import OutOfMemory
 from dflash.training.graphset import GraphSet
 from dflash.training.sources import Blank
 
@@ -40,7 +41,9 @@ def warm_up(request: Mapping[str, Any], tell: Callable[[dict[str, Any]], object]
 
 
 def main() -> int:
-    """Read the request, print the lines; the last is {"error": ...} of a warm-up that failed."""
+    """Read the request, print the lines; the last is {"error": ...} of a warm-up that failed.
+
+    One that failed for a lack of memory says "lack", too: what an `OutOfMemory` is made of."""
     # Of its own, and not inherited: compilers print, and outlive us for a moment.
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
@@ -52,6 +55,9 @@ def main() -> int:
         try:
             tell(warm_up(json.load(sys.stdin), tell))
             return 0
+        except OutOfMemory as failure:
+            tell({"error": str(failure), "lack": [failure.what, failure.where, failure.cure]})
+            return failure.exit_code
         except DFlashError as failure:
             tell({"error": str(failure)})
             return failure.exit_code

@@ -150,16 +150,16 @@ class DrafterWorker:
         self.draft.load_state_dict(checkpoint.tensors("model"))
         self._optimizer.restore(checkpoint.tensors("optimizer"))
 
-    def optimizer_state(self) -> dict[str, Tensor]:
-        """The optimizer's state as named tensors."""
-        return self._optimizer.tensors()
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """What a checkpoint holds: weights, in the published layout's names, and optimizer state. Views: the next step
+        changes them."""
+        return {"model": self.draft.state_dict(), "optimizer": self._optimizer.tensors()}
 
     def warm(self, buckets: Iterable[int]) -> None:
-        """Run every graph of this role once, forward and backward, on every bucket; those of its own target first."""
-        buckets = list(buckets)
-        if self._target:
-            self._target.warm(buckets)
+        """Run every graph of this role once, forward and backward, on every bucket; those of its own target too."""
         for length in buckets:
+            if self._target:
+                self._target.warm([length])
             batch = sample_batch(self._config, length)
             shape = (self._config.rows, length, self._width)
             features = torch.zeros(shape, dtype=self._dtype, device=self._device)

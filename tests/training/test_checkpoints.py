@@ -195,10 +195,18 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import torch
+from dflash.progress import Silent
 from dflash.training.checkpoints import Checkpoints
+from dflash.training.saving import Saving
 
 def save(checkpoints, step):
     checkpoints.save(step, {"model": {"weight": torch.full((8, 3), float(step))}}, {"seed": step})
+
+def save_while_training(checkpoints, step):
+    weight = torch.full((8, 3), float(step))
+    with Saving(checkpoints, lambda: {"model": {"weight": weight}}, Silent()) as saving:
+        saving.save(step, {"seed": step}, lambda folder: None)
+        weight.fill_(-1.0)
 
 def die_before(moment):
     left = [moment]
@@ -220,7 +228,7 @@ def killed(folder, moment, again):
     for step in (1, 2) if again else (1,):
         save(checkpoints, step)
     die_before(moment)
-    save(checkpoints, 2)
+    (save_while_training if again else save)(checkpoints, 2)
     os._exit(0)
 
 for kind in ("first", "again"):
@@ -228,7 +236,8 @@ for kind in ("first", "again"):
     while killed(Path(sys.argv[1]) / kind / f"{moment:03d}", moment, kind == "again"):
         moment += 1
 """
-"""Saves step 2 in a process that kills itself before the 1st, 2nd, 3rd … system call that Python tells of."""
+"""Saves step 2 in a process that kills itself before the 1st, 2nd, 3rd … system call that Python tells of; at once, and
+again, on a thread beside a training."""
 
 
 def test_a_save_that_is_killed_at_any_moment_leaves_a_whole_checkpoint_and_the_next_save_clears_up(tmp_path: Path):
