@@ -17,8 +17,9 @@ GAMMAS = {16: 7.0, 10: 5.0, 8: 4.0}
 ROLES = ("target", "drafter")
 """What a worker does."""
 
-ROWS, HELDOUT = "rows.safetensors", "heldout.jsonl"
-"""What the data step leaves for others: packed rows to train on, prompts to evaluate with."""
+ROWS, HELDOUT, HELDOUT_ROWS = "rows.safetensors", "heldout.jsonl", "heldout.safetensors"
+"""What the data step leaves for others: packed rows to train on, prompts to evaluate with, and those prompts with their
+answers as packed rows to measure a training with."""
 
 
 def check_device(device: str) -> None:
@@ -67,7 +68,8 @@ class DataConfig:
     Without `file`, `prompts` prompts are cut from text that the target was not trained on and answered by the
     target, the share `sampled` at `temperature`, the rest greedily, with at most `response_tokens` tokens. With `file`
     (one file, a folder, or a pattern: dflash/training/files.py), its text is used as it is, but for its last `heldout`
-    conversations, a tenth at most: their prompts are kept for evaluation.
+    conversations, a tenth at most: their prompts are kept for evaluation, and whole they are what a training is
+    measured with. Without `file`, `heldout` more prompts are cut from other text for that, and answered too.
 
     With `server`, the address of an OpenAI-compatible server that runs the target (`http://host:8000/v1`), all prompts
     are answered there, `concurrency` at once, those of `file` too: what its conversations answer is not used. Without

@@ -53,7 +53,8 @@ class Place:
         notes = Notes()
         report = build_dataset(DataConfig(**settings | changes), self.target, out, notes, self.cache)
         assert report == json.loads((out / "report.json").read_text())
-        assert sorted(path.name for path in out.iterdir()) == ["heldout.jsonl", "report.json", "rows.safetensors"]
+        made = {"heldout.jsonl", "heldout.safetensors", "report.json", "rows.safetensors"}
+        assert {path.name for path in out.iterdir()} == made
         return TAKEN in notes.lines, (out / "rows.safetensors").read_bytes(), report
 
 
