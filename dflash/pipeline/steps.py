@@ -17,15 +17,13 @@ from dflash.provision.checks import CheckConfig
 from dflash.training import corpus
 from dflash.training.config import (
     GRAPH_FIELDS,
-    HELDOUT,
-    ROWS,
-    DataConfig,
     EvaluateConfig,
     ExportConfig,
     PrewarmConfig,
     TargetConfig,
     TrainConfig,
 )
+from dflash.training.dataconfig import HELDOUT, ROWS, DataConfig
 from dflash.training.files import fingerprint
 
 Result = dict[str, Any]

@@ -23,7 +23,7 @@ from dflash.progress import Progress
 from dflash.training import corpus
 from dflash.training.account import Account
 from dflash.training.answering import Answering, Asking
-from dflash.training.config import HELDOUT, HELDOUT_ROWS, ROWS, DataConfig
+from dflash.training.dataconfig import HELDOUT, HELDOUT_ROWS, ROWS, DataConfig
 from dflash.training.encoders import keep_by, processes_for
 from dflash.training.encoding import CHUNK, Encoded, Encoder, keep
 from dflash.training.files import data_files, fingerprint

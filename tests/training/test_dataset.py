@@ -16,7 +16,7 @@ from transformers import Qwen3ForCausalLM
 from dflash.errors import DataError, StorageError, UsageError
 from dflash.model.bytelevel import ASSISTANT, USER, byte_tokenizer
 from dflash.progress import Silent
-from dflash.training.config import DataConfig
+from dflash.training.dataconfig import DataConfig
 from dflash.training.dataset import Withholding, build_dataset, read_tokenizer
 from dflash.training.encoding import Encoder
 from dflash.training.packing import Rows, load_rows
