@@ -150,6 +150,9 @@ class TrainConfig:
     one process, or "processes" of torchrun, by `launcher`; processes that wait for one another longer than `patience_s`
     seconds are ended, and said to have hung.
 
+    After each `evaluate_every` steps (0: never) and the last, the drafter is measured on held-out rows, the same
+    `evaluate_batches` micro-batches at most each time; its weights stay as they are.
+
     `gamma` is the loss decay; left out, the paper's value for the block size is used, and a block size that the
     paper does not list is refused, so that the decay is never off unnoticed.
     """
@@ -169,6 +172,8 @@ class TrainConfig:
     steps: int = 1000
     seed: int = 0
     checkpoint_every: int = 200
+    evaluate_every: int = 0
+    evaluate_batches: int = 64
     prefetch: int = 2
     compile: bool = True
     launcher: str = "threads"
@@ -180,6 +185,8 @@ class TrainConfig:
             raise ValueError(f"launcher is threads or processes, not '{self.launcher}'")
         if min(self.rows, self.accumulate, self.anchors, self.steps, self.checkpoint_every, self.prefetch) < 1:
             raise ValueError("rows, accumulate, anchors, steps, checkpoint_every and prefetch must be at least 1")
+        if self.evaluate_every < 0 or self.evaluate_batches < 1:
+            raise ValueError("evaluate_every must be at least 0 (never), evaluate_batches at least 1")
         if not self.patience_s > 0:
             raise ValueError(f"patience_s must be above 0, not {self.patience_s}")
         if self.dtype not in ("float32", "bfloat16"):
