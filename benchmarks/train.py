@@ -27,6 +27,7 @@ from dflash.training.communicator import ThreadGroup
 from dflash.training.config import DraftConfig, OptimizerConfig, Topology, TrainConfig
 from dflash.training.crew import Crew, Worker
 from dflash.training.drafts import draft_config
+from dflash.training.heldout import HeldOut
 from dflash.training.measuring import random_batches
 from dflash.training.optimizer import AdamW
 from dflash.training.regions import Drafting, Regions, labels
@@ -275,12 +276,12 @@ def split(alone_ms: float) -> dict[str, float]:
     target_ms: list[float] = []
 
     def body(worker: Worker, rank: int) -> None:
-        batches = random_batches(config, LENGTH, 16, VOCABULARY)
+        batches, none = random_batches(config, LENGTH, 16, VOCABULARY), HeldOut({}, config)
         if isinstance(worker, TargetWorker):
             target_ms.append(timed(lambda: worker.features(batches[0]), 5))
-            worker.run(batches, 0)
+            worker.run(batches, none, 0)
         else:
-            worker.run(batches, 0, lambda *_: moments.append(time.monotonic()), lambda _: None, lambda: False)
+            worker.run(batches, none, 0, lambda *_: moments.append(time.monotonic()), lambda _: None, lambda: False)
 
     crew.run(body)
     after = moments[len(moments) // 4 : -1]  # the first steps fill the pipeline, the last is waited for

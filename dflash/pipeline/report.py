@@ -1,7 +1,8 @@
 """A run as one HTML page that needs nothing else: figures, charts drawn as SVG, and what each step did.
 
 `page` is a pure function of the record and of the training step's metrics.jsonl, whose rows are
-{"step", "loss", "accuracy": [by position], "accept_len", "tokens_per_s", "lr"}; rows may lack any of them.
+{"step", "loss", "accuracy": [by position], "accept_len", "tokens_per_s", "lr", "heldout": {"loss", "accuracy",
+"accept_len"}}; rows may lack any of them.
 """
 
 from __future__ import annotations
@@ -77,11 +78,15 @@ def _tiles(record: Mapping[str, Any]) -> list[str]:
 
 
 def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    measured = [{**row["heldout"], "step": row.get("step")} for row in metrics if isinstance(row.get("heldout"), dict)]
     charts = []
-    for field, title in (("loss", "Training loss"), ("accept_len", "Simulated acceptance length")):
-        points = [
-            (float(row["step"]), float(row[field])) for row in metrics if _number(row.get(field), row.get("step"))
-        ]
+    for rows, field, title in (
+        (metrics, "loss", "Training loss"),
+        (metrics, "accept_len", "Simulated acceptance length"),
+        (measured, "loss", "Loss on held-out rows"),
+        (measured, "accept_len", "Simulated acceptance length on held-out rows"),
+    ):
+        points = [(float(row["step"]), float(row[field])) for row in rows if _number(row.get(field), row.get("step"))]
         if points:
             charts.append((f"{title}, by step", line(points, title)))
     last = next((row["accuracy"] for row in reversed(metrics) if _shares(row.get("accuracy"))), None)

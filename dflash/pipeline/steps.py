@@ -17,15 +17,13 @@ from dflash.provision.checks import CheckConfig
 from dflash.training import corpus
 from dflash.training.config import (
     GRAPH_FIELDS,
-    HELDOUT,
-    ROWS,
-    DataConfig,
     EvaluateConfig,
     ExportConfig,
     PrewarmConfig,
     TargetConfig,
     TrainConfig,
 )
+from dflash.training.dataconfig import HELDOUT, HELDOUT_ROWS, ROWS, DataConfig
 from dflash.training.files import fingerprint
 
 Result = dict[str, Any]
@@ -97,11 +95,13 @@ def _train(step: StepInputs) -> Result:
     from dflash.training.packing import load_rows
     from dflash.training.trainer import Trainer
 
-    rows = step.inputs["data"] / ROWS
+    config, target, progress = step.config, _model(step), step.progress
+    rows, heldout = step.inputs["data"] / ROWS, step.inputs["data"] / HELDOUT_ROWS
     try:
-        if step.config.launcher == "processes":
-            return train_in_processes(step.config, _model(step), rows, step.out, step.progress, warm_only=True)
-        return Trainer(step.config, _model(step), load_rows(rows), step.progress, warm_only=True).train(step.out)
+        if config.launcher == "processes":
+            return train_in_processes(config, target, rows, step.out, progress, heldout=heldout, warm_only=True)
+        packed, measured = load_rows(rows), load_rows(heldout)
+        return Trainer(config, target, packed, progress, heldout=measured, warm_only=True).train(step.out)
     except CompilationError:
         revoke_key(cache)  # an output of the pre-warm: the next run finds it gone, and pre-warms again
         raise

@@ -41,7 +41,7 @@ class Asking:
 
 
 class Answering:
-    """Asks for all answers of `records`, `concurrency` at once; iterate once for the answered records, in order.
+    """Asks for all answers of records, `concurrency` at once; iterate for the answered records, in order.
 
     An answer that came to its end is part of its conversation. One that was cut off ends it, and the record is a text:
     the chat template would close it with an end that the target never said. A later question is asked with the answers
@@ -91,8 +91,10 @@ class Answering:
                         self._answered += 1
                         yield document
                 progress.update(done, total)
+        except BaseException:
+            self._server.close()  # whoever waits for an answer is released
+            raise
         finally:
-            self._server.close()
             pool.shutdown(cancel_futures=True)
 
     def _path(self, part: Sequence[Record], number: int) -> Path:

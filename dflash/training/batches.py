@@ -80,12 +80,15 @@ class Batches:
     filled up with the epoch's first rows of that bucket, so that its shape is one of the closed set.
     """
 
-    def __init__(self, packed: Mapping[int, Rows], *, rows: int, anchors: int, seed: int, shift: int = 0) -> None:
-        """With a `shift`, number 0 is the micro-batch that would else have that number."""
+    def __init__(
+        self, packed: Mapping[int, Rows], *, rows: int, anchors: int, seed: int, shift: int = 0, once: bool = False
+    ) -> None:
+        """With a `shift`, number 0 is the micro-batch that would else have that number. With `once`, rows that only
+        fill up have no anchors, so that each row counts once."""
         if not any(len(part) for part in packed.values()):
             raise DataError("there is no row to train on")
         self._packed, self._rows, self._anchors, self._seed = packed, rows, anchors, seed
-        self._shift = shift
+        self._shift, self._once = shift, once
         self._epoch: tuple[int, list[tuple[int, Tensor]]] | None = None
         self.per_epoch = sum(-(-len(part) // rows) for part in packed.values() if len(part))
 
@@ -93,15 +96,17 @@ class Batches:
         index += self._shift
         bucket, chosen = self._rows_of(index)
         part = self._packed[bucket]
+        fills, chosen = chosen < 0, chosen.clamp(min=0)
         trainable, documents = part.trainable[chosen], part.documents[chosen].long()
         generator = generator_of("anchors", self._seed, index)
+        anchors = draw_anchors(anchor_candidates(trainable, documents), documents, self._anchors, generator)
         return MicroBatch(
             index,
             part.tokens[chosen].long(),
             documents,
             part.positions[chosen].long(),
             trainable,
-            draw_anchors(anchor_candidates(trainable, documents), documents, self._anchors, generator),
+            anchors.masked_fill(fills[:, None], -1),
         )
 
     def describe(self, index: int) -> str:
@@ -110,6 +115,7 @@ class Batches:
         return f"rows {', '.join(map(str, chosen.tolist()))} of bucket {bucket}"
 
     def _rows_of(self, index: int) -> tuple[int, Tensor]:
+        """The bucket, and the numbers of its rows; with `once`, -1 for one that only fills up."""
         epoch, place = divmod(index, self.per_epoch)
         return self._deal(epoch)[place]
 
@@ -120,7 +126,9 @@ class Batches:
             for bucket, part in sorted(self._packed.items()):
                 order = torch.randperm(len(part), generator=generator)
                 short = -len(part) % self._rows
-                order = torch.cat((order, order.repeat(-(-short // len(part)))[:short])) if short else order
+                if short:
+                    again = order.new_full((1,), -1) if self._once else order
+                    order = torch.cat((order, again.repeat(-(-short // len(again)))[:short]))
                 dealt += [(bucket, rows) for rows in order.split(self._rows)]
             mixed = torch.randperm(len(dealt), generator=generator).tolist()
             self._epoch = (epoch, [dealt[i] for i in mixed])

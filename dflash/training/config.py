@@ -17,9 +17,6 @@ GAMMAS = {16: 7.0, 10: 5.0, 8: 4.0}
 ROLES = ("target", "drafter")
 """What a worker does."""
 
-ROWS, HELDOUT = "rows.safetensors", "heldout.jsonl"
-"""What the data step leaves for others: packed rows to train on, prompts to evaluate with."""
-
 
 def check_device(device: str) -> None:
     """Refuse what is not a kind of device. `cuda` is one GPU a worker, `cpu` any number of virtual devices."""
@@ -61,70 +58,6 @@ class TargetConfig:
 
 
 @dataclass(frozen=True)
-class DataConfig:
-    """Where training text comes from and how it is packed.
-
-    Without `file`, `prompts` prompts are cut from text that the target was not trained on and answered by the
-    target, the share `sampled` at `temperature`, the rest greedily, with at most `response_tokens` tokens. With `file`
-    (one file, a folder, or a pattern: dflash/training/files.py), its text is used as it is, but for its last `heldout`
-    conversations, a tenth at most: their prompts are kept for evaluation.
-
-    With `server`, the address of an OpenAI-compatible server that runs the target (`http://host:8000/v1`), all prompts
-    are answered there, `concurrency` at once, those of `file` too: what its conversations answer is not used. Without
-    `server_model`, the first model that it lists is asked; `server_key` names the environment's variable that holds a
-    key; a failing request is made again for `server_patience` seconds.
-
-    `template_options` are given to the chat template. `buckets` are row lengths in tokens; documents with fewer than
-    `block` trainable tokens are dropped. Text that holds `mask_token_id` is refused by its place. `processes` encode;
-    0 is as many as the set is worth, 16 at most.
-    """
-
-    file: str | None = None
-    server: str | None = None
-    server_model: str | None = None
-    server_key: str | None = None
-    server_patience: float = 300.0
-    concurrency: int = 64
-    template_options: dict[str, bool | int | float | str] = field(default_factory=dict)
-    mask_token_id: int | None = None
-    processes: int = 0
-    prompts: int = 640
-    prompt_bytes_min: int = 24
-    prompt_bytes_max: int = 72
-    response_tokens: int = 136
-    sampled: float = 0.5
-    temperature: float = 0.8
-    batch: int = 64
-    heldout: int = 24
-    buckets: tuple[int, ...] = (256,)
-    block: int = 8
-    corpus_bytes: int = 8_000_000
-    seed: int = 0
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        check_device(self.device)
-        if not self.buckets or min(self.buckets) < 2 * self.block:
-            raise ValueError(f"buckets must be row lengths of at least two blocks ({2 * self.block} tokens)")
-        if not 0 < self.prompt_bytes_min <= self.prompt_bytes_max:
-            raise ValueError("prompt_bytes_min must be above 0 and at most prompt_bytes_max")
-        if self.temperature < 0:
-            raise ValueError(f"temperature is 0 (greedy) or above, not {self.temperature}")
-        if not 0 <= self.sampled <= 1:
-            raise ValueError(f"sampled is a share in [0, 1], not {self.sampled}")
-        if min(self.prompts, self.response_tokens, self.batch, self.heldout, self.concurrency) < 1:
-            raise ValueError("prompts, response_tokens, batch, heldout and concurrency must be at least 1")
-        if self.server is not None and not self.server.startswith(("http://", "https://")):
-            raise ValueError(f"server is an address such as http://host:8000/v1, not '{self.server}'")
-        if self.server_patience < 0:
-            raise ValueError(f"server_patience is a time in seconds, not {self.server_patience}")
-        if self.processes < 0:
-            raise ValueError(f"processes is a number of processes, not {self.processes}")
-        if self.mask_token_id is not None and self.mask_token_id < 0:
-            raise ValueError(f"mask_token_id is a row of the vocabulary, not {self.mask_token_id}")
-
-
-@dataclass(frozen=True)
 class OptimizerConfig:
     """An optimizer with a linear warm-up and then a way down to `final` of the peak, by `schedule`: a "cosine" (arXiv
     2602.06036, appendix A.1), "linear", or "wsd", the peak until the last share `cooldown` of the steps and a line from
@@ -150,7 +83,7 @@ class OptimizerConfig:
             raise ValueError(f"muon_ratio must be above 0, not {self.muon_ratio}")
         if self.schedule not in ("cosine", "linear", "wsd"):
             raise ValueError(f"schedule is cosine, linear or wsd, not '{self.schedule}'")
-        if self.schedule == "wsd" and not 0 < self.cooldown <= 1 - self.warmup:
+        if self.schedule == "wsd" and not (self.cooldown > 0 and self.cooldown + self.warmup <= 1):
             raise ValueError(f"cooldown is a share of the steps after the warm-up, not {self.cooldown}")
         if not 0 <= self.final <= 1:
             raise ValueError(f"final is a share of the peak in [0, 1], not {self.final}")
@@ -239,6 +172,9 @@ class TrainConfig:
     one process, or "processes" of torchrun, by `launcher`; processes that wait for one another longer than `patience_s`
     seconds are ended, and said to have hung.
 
+    After each `evaluate_every` steps (0: never) and the last, the drafter is measured on held-out rows, the same
+    `evaluate_batches` micro-batches at most each time; its weights stay as they are.
+
     `gamma` is the loss decay; left out, the paper's value for the block size is used, and a block size that the
     paper does not list is refused, so that the decay is never off unnoticed.
     """
@@ -258,6 +194,8 @@ class TrainConfig:
     steps: int = 1000
     seed: int = 0
     checkpoint_every: int = 200
+    evaluate_every: int = 0
+    evaluate_batches: int = 64
     prefetch: int = 2
     compile: bool = True
     launcher: str = "threads"
@@ -271,6 +209,8 @@ class TrainConfig:
             raise ValueError("a target that is spread over GPUs (topology.target_gpus) needs launcher: processes")
         if min(self.rows, self.accumulate, self.anchors, self.steps, self.checkpoint_every, self.prefetch) < 1:
             raise ValueError("rows, accumulate, anchors, steps, checkpoint_every and prefetch must be at least 1")
+        if self.evaluate_every < 0 or self.evaluate_batches < 1:
+            raise ValueError("evaluate_every must be at least 0 (never), evaluate_batches at least 1")
         if not self.patience_s > 0:
             raise ValueError(f"patience_s must be above 0, not {self.patience_s}")
         if self.dtype not in ("float32", "bfloat16"):

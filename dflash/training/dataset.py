@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,12 @@ from dflash.progress import Progress
 from dflash.training import corpus
 from dflash.training.account import Account
 from dflash.training.answering import Answering, Asking
-from dflash.training.config import HELDOUT, ROWS, DataConfig
+from dflash.training.dataconfig import HELDOUT, HELDOUT_ROWS, ROWS, DataConfig
 from dflash.training.encoders import keep_by, processes_for
-from dflash.training.encoding import CHUNK, Encoded, Encoder
+from dflash.training.encoding import CHUNK, Encoded, Encoder, keep
 from dflash.training.files import data_files, fingerprint
 from dflash.training.packing import pack
-from dflash.training.records import Record, Records, opening, write_records
+from dflash.training.records import Record, Records, opening, record_of, write_records
 from dflash.training.responses import cut_prompts, regenerate
 from dflash.training.rowcache import RowCache, key_of
 from dflash.training.serving import Server
@@ -56,7 +56,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 def build_dataset(
     config: DataConfig, target: Path, out: Path, progress: Progress, cache: Path | None = None
 ) -> dict[str, Any]:
-    """Write packed rows, the JSONL they come from, held-out prompts and a report into `out`; the report.
+    """Write packed rows, the JSONL they come from, held-out prompts, their rows and a report into `out`; the report.
 
     With `cache`, a folder, rows that were made there of the same text in the same way are not made again.
 
@@ -73,22 +73,23 @@ def build_dataset(
     encoder.require_marks(str(target))  # before hours of answering
     asked: dict[str, Any] = {}
     if config.server:
-        asked = _ask_server(config, encoder, out, progress)
+        asked, answered = _ask_server(config, encoder, out, progress)
     else:
-        _ask_target(config, tokenizer, target, out, progress)
+        answered = _ask_target(config, tokenizer, target, out, progress)
     report = _encode(config, encoder, str(out / TRAIN), 0, out, progress)
-    return _write_report(out, report | asked)
+    return _write_report(out, report | asked | _pack_heldout(config, encoder, answered, out))
 
 
 class Withholding:
     """The records of an iterable but for its last `count` conversations, a tenth of them at most.
 
-    `prompts` are, once all records have passed, what comes before the assistant's first turn in those; a conversation
-    that begins with that has none, and is passed on. Conversations are passed on `count` later than they came.
+    Those are `withheld`, once all records have passed, and `prompts` what comes before the assistant's first turn in
+    each; a conversation that begins with that has none, and is passed on. Conversations are passed on `count` later
+    than they came.
     """
 
     def __init__(self, records: Iterable[Record], count: int) -> None:
-        self.prompts: list[dict[str, Any]] = []
+        self.withheld: list[Record] = []
         self._records, self._count = records, count
 
     def __iter__(self) -> Iterator[Record]:
@@ -104,7 +105,11 @@ class Withholding:
                 yield waiting.popleft()
         while len(waiting) > conversations // 10:
             yield waiting.popleft()
-        self.prompts = [{"id": record.id, "conversations": opening(record)} for record in waiting]
+        self.withheld = list(waiting)
+
+    @property
+    def prompts(self) -> list[dict[str, Any]]:
+        return [{"id": record.id, "conversations": opening(record)} for record in self.withheld]
 
 
 def _corpus_prompts(config: DataConfig, split: str, count: int, seed: int) -> list[tuple[str, str]]:
@@ -116,22 +121,39 @@ def _as_conversation(identity: str, prompt: str) -> dict[str, Any]:
     return {"id": identity, "conversations": [{"role": "user", "content": prompt}]}
 
 
+def _spare(config: DataConfig) -> list[tuple[str, str]]:
+    """Prompts to hold out where the data has none of its own to spare."""
+    return _corpus_prompts(config, "heldout", config.heldout, config.seed)
+
+
 def _write_heldout(config: DataConfig, out: Path, prompts: list[dict[str, Any]]) -> None:
     """The prompts to evaluate with; of the corpus, where the data has too few conversations to spare any."""
-    spare = [_as_conversation(*pair) for pair in _corpus_prompts(config, "heldout", config.heldout, config.seed)]
-    write_records(out / HELDOUT, prompts or spare)
+    write_records(out / HELDOUT, prompts or [_as_conversation(*pair) for pair in _spare(config)])
+
+
+def _pack_heldout(config: DataConfig, encoder: Encoder, records: Iterable[Record], out: Path) -> dict[str, Any]:
+    """Write the rows to measure a training with: all documents of `records` that could be trained on, perhaps none.
+    How many rows, by bucket."""
+    made = dict.fromkeys(map(str, sorted(config.buckets)), 0)
+    documents = (document for _, document, _ in keep(records, encoder, config.block) if document is not None)
+    with writing_rows(out / HELDOUT_ROWS) as add:
+        for packed in map(partial(pack, buckets=config.buckets), windows(documents)):
+            add(packed)
+            for bucket, rows in packed.items():
+                made[str(bucket)] += len(rows)
+    return {"held_out_rows": {bucket: count for bucket, count in made.items() if count}}
 
 
 def _ask_target(
     config: DataConfig, tokenizer: PreTrainedTokenizerBase, target: Path, out: Path, progress: Progress
-) -> None:
-    """Write `train.jsonl`: prompts from text that the target was not trained on, with its own answers."""
-    answered = regenerate(
+) -> list[Record]:
+    """Write `train.jsonl`: prompts from text that the target was not trained on, with its own answers. Its answers to
+    the prompts that are held out."""
+    ask = partial(
+        regenerate,
         load_target(target).to(config.device),
         tokenizer,
-        _corpus_prompts(config, "prompts", config.prompts, config.seed + 1),
-        out / "scratch" / "responses",
-        progress,
+        progress=progress,
         tokens=config.response_tokens,
         sampled=config.sampled,
         temperature=config.temperature,
@@ -139,19 +161,31 @@ def _ask_target(
         seed=config.seed,
         options=config.template_options,
     )
-    write_records(out / TRAIN, answered)
+    scratch = out / "scratch"
+    prompts = _corpus_prompts(config, "prompts", config.prompts, config.seed + 1)
+    write_records(out / TRAIN, ask(prompts=prompts, folder=scratch / "responses"))
     _write_heldout(config, out, [])
+    return _answered(ask(prompts=_spare(config), folder=scratch / "heldout"))
 
 
-def _ask_server(config: DataConfig, encoder: Encoder, out: Path, progress: Progress) -> dict[str, Any]:
+def _answered(documents: Iterable[dict[str, Any]]) -> list[Record]:
+    return [record_of(document, f"{HELDOUT}: {document['id']}") for document in documents]
+
+
+def _as_records(pairs: Sequence[tuple[str, str]]) -> list[Record]:
+    return [Record(name, name, ({"role": "user", "content": prompt},)) for name, prompt in pairs]
+
+
+def _ask_server(
+    config: DataConfig, encoder: Encoder, out: Path, progress: Progress
+) -> tuple[dict[str, Any], list[Record]]:
     """Write `train.jsonl`: the prompts of `file`, or of the corpus, with a server's answers. How many are held out, and
-    how many have no answer, and why."""
+    how many have no answer, and why; and its answers to the prompts that are held out."""
     records: Iterable[Record]
     if config.file:
         records = Records(data_files(config.file))
     else:
-        pairs = _corpus_prompts(config, "prompts", config.prompts, config.seed + 1)
-        records = [Record(name, name, ({"role": "user", "content": prompt},)) for name, prompt in pairs]
+        records = _as_records(_corpus_prompts(config, "prompts", config.prompts, config.seed + 1))
     total = sum(1 for _ in records)  # and every line is known to be good before hours of answering
     asked = Withholding(records, config.heldout if config.file else 0)
     asking = Asking(config.response_tokens, config.temperature, config.sampled, config.seed, config.template_options)
@@ -166,7 +200,10 @@ def _ask_server(config: DataConfig, encoder: Encoder, out: Path, progress: Progr
     )
     write_records(out / TRAIN, answering.answers(asked, total, progress))
     _write_heldout(config, out, asked.prompts)
-    return {"held_out": len(asked.prompts), "unanswered": dict(sorted(answering.unanswered.items()))}
+    heldout = asked.withheld if config.file else _as_records(_spare(config))
+    answered = _answered(answering.answers(heldout, len(heldout), progress))
+    unanswered = dict(sorted(answering.unanswered.items()))
+    return {"held_out": len(asked.withheld), "unanswered": unanswered}, answered
 
 
 def _key(config: DataConfig) -> str | None:
@@ -197,7 +234,7 @@ def _encode_once(
         report: dict[str, Any] = json.loads((out / REPORT).read_bytes())
         return report
     report = _encode(config, encoder, file, config.heldout, out, progress)
-    kept.keep(key, out, (ROWS, REPORT, HELDOUT))
+    kept.keep(key, out, (ROWS, REPORT, HELDOUT, HELDOUT_ROWS))
     return report
 
 
@@ -234,13 +271,15 @@ def _encode(
                 where=source,
                 cure=f"give documents with at least {config.block} trainable tokens",
             )
+    report = account.report(config.buckets) | {"held_out": len(remaining.withheld)}
     if heldout:
         _write_heldout(config, out, remaining.prompts)
+        report |= _pack_heldout(config, encoder, remaining.withheld, out)
     for reason in account.reasons():
         progress.note(f"dropped: {reason}")
     if account.all.cut:
         progress.note(f"cut at {max(config.buckets)} tokens: {account.all.cut} documents, of {account.all.lost} tokens")
-    return _write_report(out, account.report(config.buckets) | {"held_out": len(remaining.prompts)})
+    return _write_report(out, report)
 
 
 def _write_report(out: Path, report: dict[str, Any]) -> dict[str, Any]:

@@ -27,9 +27,17 @@ from dflash.training.fitting import OutOfMemory
 
 
 def train_in_processes(
-    config: TrainConfig, target: Path, rows: Path, out: Path, progress: Progress, *, warm_only: bool = False
+    config: TrainConfig,
+    target: Path,
+    rows: Path,
+    out: Path,
+    progress: Progress,
+    *,
+    heldout: Path | None = None,
+    warm_only: bool = False,
 ) -> dict[str, Any]:
-    """`Trainer(...).train(out)` with a process for each worker; `rows` is the file of packed rows.
+    """`Trainer(...).train(out)` with a process for each worker; `rows` is the file of packed rows, `heldout` of those
+    to measure with.
 
     An interrupt (Ctrl-C) lets the current step end and writes a checkpoint first. A worker that dies ends all others.
 
@@ -41,7 +49,8 @@ def train_in_processes(
     stop, request = scratch / "stop", scratch / "request.json"
     stop.unlink(missing_ok=True)
     fields = {"train": asdict(config), "target": str(target), "rows": str(rows), "out": str(out), "stop": str(stop)}
-    request.write_text(json.dumps({**fields, "warm_only": warm_only}), encoding="utf-8")
+    more = {"heldout": str(heldout) if heldout else None, "warm_only": warm_only}
+    request.write_text(json.dumps({**fields, **more}), encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
     command += [f"--nproc-per-node={config.topology.size}", sys.executable, "-m", "dflash.training.process"]
     # A session of its own: Ctrl-C is for us, and torchrun would end all workers where they stand.

@@ -26,6 +26,7 @@ from dflash.training.config import Topology, TrainConfig
 from dflash.training.costs import Figures
 from dflash.training.crew import Worker, refuse_long_rows, refuse_odd_lengths
 from dflash.training.drafts import draft_config
+from dflash.training.heldout import HeldOut
 from dflash.training.packing import Rows
 from dflash.training.regions import Regions
 from dflash.training.sources import Random
@@ -122,11 +123,12 @@ class Bench:
             with gate.turn():
                 worker = self._worker(role, comm, Regions(gate, self._shape, taught=self._config.kl > 0))
                 worker.warm([self.length])
+            none = HeldOut({}, self._config)
             with gate.sealed():
                 if isinstance(worker, TargetWorker):
-                    worker.run(self._batches, 0)
+                    worker.run(self._batches, none, 0)
                 else:
-                    worker.run(self._batches, 0, _ignore, _ignore, lambda: False)
+                    worker.run(self._batches, none, 0, _ignore, _ignore, lambda: False)
         except torch.OutOfMemoryError as failure:
             raise self._too_large(role) from failure
         return comm, torch.cuda.max_memory_allocated(self.device) if on_gpu else None

@@ -68,6 +68,7 @@ def main() -> int:
             Path(request["target"]),
             load_rows(Path(request["rows"])),
             Telling(),
+            heldout=load_rows(Path(request["heldout"])) if request["heldout"] else None,
             warm_only=request["warm_only"],
             group=group,
             stopping=stop.exists,

@@ -20,6 +20,7 @@ from dflash.training.checkpoints import Checkpoint, Checkpoints
 from dflash.training.communicator import Group
 from dflash.training.config import TrainConfig
 from dflash.training.crew import Crew, Worker
+from dflash.training.heldout import HeldOut
 from dflash.training.metrics import MetricLog
 from dflash.training.packing import Rows
 from dflash.training.saving import Saving
@@ -37,23 +38,27 @@ class Trainer:
         packed: Mapping[int, Rows],
         progress: Progress,
         *,
+        heldout: Mapping[int, Rows] | None = None,
         warm_only: bool = False,
         group: Group | None = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`target` is a model folder, `packed` the rows by bucket. With `warm_only` the first graph that was not in the
-        compile cache ends the training: what is in the cache then is not what was proved. Workers are threads, or of
-        `group`; `stopping` is the wish to stop, as Ctrl-C is.
+        """`target` is a model folder, `packed` the rows by bucket, `heldout` those to measure the drafter with. With
+        `warm_only` the first graph that was not in the compile cache ends the training: what is in the cache then is
+        not what was proved. Workers are threads, or of `group`; `stopping` is the wish to stop, as Ctrl-C is.
 
         Raises:
             UsageError: the configuration does not fit the target.
         """
         self.config, self.progress, self._packed = config, progress, packed
+        self._heldout = heldout or {}
+        buckets = packed.keys() | (self._heldout.keys() if config.evaluate_every else ())
         on_graph = _refuse_to_compile if warm_only else _let_compile
         models = Real(target, config.seed, config.captured)
-        self._crew = Crew(config, models, packed, progress, on_graph, group)
+        self._crew = Crew(config, models, buckets, progress, on_graph, group)
         self._stopping = stopping
-        refuse_mask_in(packed, self._crew.draft_config.dflash_config["mask_token_id"])
+        for each in (packed, self._heldout):
+            refuse_mask_in(each, self._crew.draft_config.dflash_config["mask_token_id"])
 
     def train(self, out: Path) -> dict[str, Any]:
         """Train to the last step; the drafter is in `out/draft`, and the figures of the end are returned, or nothing
@@ -77,6 +82,10 @@ class Trainer:
             self._refuse_other_configuration(saved)
             if leads:
                 self.progress.note(f"train: resumed at step {first} of {self.config.steps}")
+        if leads and self.config.evaluate_every and not HeldOut(self._heldout, self.config):
+            self.progress.note(
+                "train: there are no held-out rows to measure with: the data had no conversation to spare"
+            )
         a_step = self.config.topology.drafters * self.config.accumulate
         shift = saved.state["micro_batches"] - first * a_step if saved else 0
         log = MetricLog(out / "metrics.jsonl", first) if leads else None
@@ -92,6 +101,8 @@ class Trainer:
             if figures["skipped"]:
                 self.progress.note(f"train: step {step} was passed over: its loss or gradient was not finite")
             self.progress.update(step, self.config.steps, {k: figures[k] for k in SHOWN})
+            if measured := figures.get("heldout"):
+                self.progress.note(f"train: step {step}, held out: {_in_words(measured)}")
 
         def stopping() -> bool:
             return crew.stopping.is_set() or self._stopping()
@@ -100,8 +111,9 @@ class Trainer:
             nonlocal begun
             config = self.config
             batches = Batches(self._packed, rows=config.rows, anchors=config.anchors, seed=config.seed, shift=shift)
+            heldout = HeldOut(self._heldout, config)
             if isinstance(worker, TargetWorker):
-                worker.run(batches, first)
+                worker.run(batches, heldout, first)
                 return
 
             def save(step: int) -> None:
@@ -115,9 +127,9 @@ class Trainer:
             if rank == lead:
                 with Saving(checkpoints, worker.state, self.progress) as saving:
                     begun = time.monotonic()
-                    worker.run(batches, first, sound, save, stopping)
+                    worker.run(batches, heldout, first, sound, save, stopping)
             else:
-                worker.run(batches, first, _nothing, _nothing, stopping)
+                worker.run(batches, heldout, first, _nothing, _nothing, stopping)
             if last.get("stop"):
                 crew.group.abort()
 
@@ -138,7 +150,7 @@ class Trainer:
         return {
             "resumed_at": first,
             "warm_s": {name: round(seconds, 2) for name, seconds in crew.warm_seconds.items()},
-            **{k: last[k] for k in ("step", *SHOWN) if k in last},
+            **{k: last[k] for k in ("step", *SHOWN, "heldout") if k in last},
             "cache": cache_counts().to_json(),
         }
 
@@ -155,6 +167,11 @@ class Trainer:
 
 def _nothing(*_: object) -> None:
     """What a drafter that is not the first reports and saves."""
+
+
+def _in_words(measured: Mapping[str, Any]) -> str:
+    accuracy = " ".join(f"{share:.2f}" for share in measured["accuracy"])
+    return f"loss {measured['loss']:.4g}, acceptance length {measured['accept_len']:.3g}, accuracy {accuracy}"
 
 
 def _let_compile(worker: str, graph: Graph) -> None:
@@ -182,8 +199,9 @@ def refuse_mask_in(packed: Mapping[int, Rows], mask: int) -> None:
                 )
 
 
-_FREE = {"launcher", "patience_s", "prefetch", "topology", "accumulate"}
-"""What may differ from a checkpoint's configuration: who does the work, and how much of it makes a step."""
+_FREE = {"launcher", "patience_s", "prefetch", "topology", "accumulate", "evaluate_every", "evaluate_batches"}
+"""What may differ from a checkpoint's configuration: who does the work, how much of it makes a step, and what changes
+no weight."""
 
 _AT_ONCE = 4096
 """Rows that are looked at together: a set may be larger than memory."""

@@ -3,7 +3,7 @@ or a process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from dflash.training.batches import Batches, MicroBatch, sent
 from dflash.training.checkpoints import Checkpoint
 from dflash.training.communicator import Communicator
 from dflash.training.config import TrainConfig
+from dflash.training.heldout import HeldOut
 from dflash.training.metrics import Reading, Sums
 from dflash.training.muon import Muon
 from dflash.training.optimizer import AdamW
@@ -86,15 +87,21 @@ class TargetWorker:
         for length in buckets:
             self.features(sample_batch(self._config, length))
 
-    def run(self, batches: Batches, first: int) -> None:
+    def run(self, batches: Batches, heldout: HeldOut, first: int) -> None:
         """Make the features of all steps from `first` on, as far ahead as the prefetch depth lets."""
         config = self._config
         for step in range(first, config.steps):
             for work in work_of(self._comm.rank, step, config.topology, config.accumulate):
-                features = self.features(batches[work.index])
-                if work.target == self._comm.rank:  # every worker of a spread target has them
-                    self._comm.send(features, work.drafter)
+                self._hand_on(batches[work.index], work)
+            if heldout.due(step + 1):
+                for work, batch in heldout.work_of(self._comm.rank):
+                    self._hand_on(batch, work)
         self._comm.finish()
+
+    def _hand_on(self, batch: MicroBatch, work: Assignment) -> None:
+        features = self.features(batch)
+        if work.target == self._comm.rank:  # every worker of a spread target has them
+            self._comm.send(features, work.drafter)
 
     def features(self, batch: MicroBatch) -> Tensor:
         """What the target has captured of `batch` (R, S, K * H), on this worker's device."""
@@ -170,13 +177,15 @@ class DrafterWorker:
     def run(
         self,
         batches: Batches,
+        heldout: HeldOut,
         first: int,
         report: Callable[[int, dict[str, Any]], None],
         save: Callable[[int], None],
         stopping: Callable[[], bool],
     ) -> None:
         """Train from step `first` on. `report(steps done, figures)` is told of each step, one step late, so that the
-        device is never waited for; `save(steps done)` is called where a checkpoint is due, everything reported.
+        device is never waited for; `save(steps done)` is called where a checkpoint is due, everything reported. Figures
+        of the held-out rows, where they are due, are "heldout" in those of their step.
 
         `stopping` is asked on every rank; one step after any rank says yes, all end.
 
@@ -189,10 +198,13 @@ class DrafterWorker:
             now = self._step(step, batches, stop=stopping())
             end = before is not None and self._report(before, batches, report)
             before = now
-            if end or now.number % config.checkpoint_every == 0 or now.number == config.steps:
-                end = self._report(now, batches, report) or end
+            measured = self._evaluate(heldout) if heldout.due(now.number) else {}
+            due = end or now.number % config.checkpoint_every == 0 or now.number == config.steps
+            if due or measured:
+                end = self._report(now, batches, report, measured) or end
                 before = None
-                save(now.number)
+                if due or end:
+                    save(now.number)
             if end:
                 return
 
@@ -225,9 +237,31 @@ class DrafterWorker:
         shape = (*batch.tokens.shape, self._width)
         return self._comm.receive(assignment.target, shape, self._dtype).to(self._device)
 
-    def _report(self, step: Step, batches: Batches, report: Callable[[int, dict[str, Any]], None]) -> bool:
-        """Report `step`; whether somebody wishes to stop."""
-        figures = step.read(self._sums)
+    def _evaluate(self, heldout: HeldOut) -> dict[str, Any]:
+        """The drafter's figures on the held-out rows, the same on each rank. Autograd stays on, though nothing goes
+        backward: a forward pass without it would be a graph of its own."""
+        total = torch.zeros(self._sums.size + 1, dtype=torch.double, device=self._device)
+        for assignment, batch in heldout.work_of(self._comm.rank):
+            here, wanted = batch.to(self._device), self._labels(batch).to(self._device)
+            outcome = self._drafting(here, self._features(assignment, batch), wanted)
+            total[:-1] += self._sums.of(outcome, wanted, batch.tokens.numel(), drafter=self._place, stop=False)
+            total[-1] += sent(wanted.share, self._device)
+            del outcome  # and what a backward pass would need, before the next is made
+        self._comm.all_reduce(total, self._group)
+        read = total.cpu()
+        figures = self._sums.read(read[:-1])
+        figures["loss"] /= max(float(read[-1]), 1e-12)
+        return {"heldout": {name: figures[name] for name in ("loss", "accuracy", "accept_len")}}
+
+    def _report(
+        self,
+        step: Step,
+        batches: Batches,
+        report: Callable[[int, dict[str, Any]], None],
+        measured: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Report `step`, and what was `measured` after it; whether somebody wishes to stop."""
+        figures = step.read(self._sums) | dict(measured or {})
         places, config = figures.pop("not_finite"), self._config
         figures["skipped"] = bool(places) or not figures["grad_norm"] < float("inf")
         if figures["skipped"] and config.not_finite == "stop":

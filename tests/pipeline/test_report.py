@@ -53,6 +53,14 @@ def test_the_page_holds_figures_charts_and_steps():
         ET.fromstring(svg)
 
 
+def test_what_was_measured_on_held_out_rows_is_drawn_where_there_is_any():
+    measured = [{**row, "heldout": {"loss": 3.5, "accept_len": 1.25}} if row["step"] % 50 == 0 else row for row in ROWS]
+    html = page(RECORD, measured)
+    assert html.count("<svg") == 5
+    assert "Loss on held-out rows, by step" in html
+    assert "Simulated acceptance length on held-out rows: from 1.25 to 1.25 over 3 points" in html
+
+
 def test_the_page_asks_nothing_of_a_network():
     html = page(RECORD, ROWS)
     assert not re.search(r"https?:|<script|@import|url\(", html)
@@ -65,7 +73,15 @@ def test_a_run_without_training_has_a_page_too():
     assert "<svg" not in page(bare)
 
 
-@pytest.mark.parametrize("rows", [[{}], [{"step": 1, "loss": float("nan"), "accuracy": []}], [{"step": 0, "loss": 2}]])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{}],
+        [{"step": 1, "heldout": {}}, {"heldout": 3}],
+        [{"step": 1, "loss": float("nan"), "accuracy": []}],
+        [{"step": 0, "loss": 2}],
+    ],
+)
 def test_rows_that_lack_values_do_no_harm(rows: list):
     assert page(RECORD, rows).endswith("</html>\n")
 

@@ -31,6 +31,7 @@ def test_a_training_that_left_the_closed_set_takes_back_that_its_cache_was_prove
     write_key(cache, {"torch": "2"}, 4)
     (tmp_path / "data").mkdir()
     save_rows(tmp_path / "data" / "rows.safetensors", rows())
+    save_rows(tmp_path / "data" / "heldout.safetensors", {})
     inputs = {"data": tmp_path / "data", "prewarm": cache.parent, "target": target_folder}
     results = {"target": {"folder": str(target_folder)}}
     step = StepInputs(CONFIG, inputs, results, tmp_path / "out", tmp_path, Silent())

@@ -30,19 +30,25 @@ CONFIG = TrainConfig(
     gamma=2.0,
     steps=12,
     checkpoint_every=4,
+    evaluate_every=5,
     compile=False,
 )
 
 
-def rows(count: int = 17, buckets: Sequence[int] = (32, 48), trainable: bool = True) -> dict[int, Rows]:
+def rows(count: int = 17, buckets: Sequence[int] = (32, 48), trainable: bool = True, seed: int = 5) -> dict[int, Rows]:
     """`count` documents of 20 to 48 random bytes, the last two thirds of each trainable."""
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(seed)
     documents = []
     for number in range(count):
         length = 20 + (number * 7) % 29
         tokens = torch.randint(0, 256, (length,), generator=generator, dtype=torch.int32)
         documents.append(Encoded(tokens, (torch.arange(length) >= length // 3) & trainable))
     return pack(documents, buckets)
+
+
+def held_out(count: int = 7, buckets: Sequence[int] = (32, 48)) -> dict[int, Rows]:
+    """Rows that are not among `rows()`, whose number no number of drafters divides."""
+    return rows(count, buckets, seed=6)
 
 
 class Watching:
@@ -69,16 +75,20 @@ def train(
     packed: Mapping[int, Rows] | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Train in this process on `packed` (`rows()`), with `CONFIG` changed by `changes`."""
-    return Trainer(replace(CONFIG, **changes), target, packed or rows(), watching or Watching()).train(out)
+    """Train in this process on `packed` (`rows()`), with `CONFIG` changed by `changes`; measure with `held_out()`."""
+    config, packed = replace(CONFIG, **changes), packed or rows()
+    heldout = held_out(buckets=sorted(packed))
+    return Trainer(config, target, packed, watching or Watching(), heldout=heldout).train(out)
 
 
 def main() -> int:
     target, out, buckets, config, *warm = sys.argv[1:]
-    packed = rows(buckets=json.loads(buckets))
+    lengths = json.loads(buckets)
+    packed, heldout = rows(buckets=lengths), held_out(buckets=lengths)
     watching = Watching(lambda step: print(step, flush=True))
+    settings: dict[str, Any] = {"heldout": heldout, "warm_only": warm == ["warm"]}
     try:
-        trainer = Trainer(train_config(json.loads(config)), Path(target), packed, watching, warm_only=warm == ["warm"])
+        trainer = Trainer(train_config(json.loads(config)), Path(target), packed, watching, **settings)
         result = trainer.train(Path(out))
     except KeyboardInterrupt:
         return 130

@@ -138,6 +138,14 @@ def test_what_has_no_answer_is_left_out_and_counted(there: Speaking, tmp_path: P
     assert len(there.requests) == 3
 
 
+def test_more_may_be_asked_of_a_server_that_has_answered_even_what_it_then_refuses(there: Speaking, tmp_path: Path):
+    made = answering(there, tmp_path)
+    assert len(list(made.answers([question(0)], 1, Silent()))) == 1
+    there.faults = [status(400)]
+    assert list(made.answers([question(1)], 1, Silent())) == []
+    assert made.unanswered == {"refused by the server with HTTP 400": 1}
+
+
 def test_a_server_that_refuses_all_of_the_first_is_not_asked_for_the_rest(there: Speaking, tmp_path: Path):
     there.faults = [status(400)] * 1000
     with pytest.raises(DataError, match=rf"^{there.url}: the server refused the first 3 prompts \(HTTP 400: no room\)"):

@@ -16,7 +16,7 @@ from transformers import Qwen3ForCausalLM
 from dflash.errors import DataError, StorageError, UsageError
 from dflash.model.bytelevel import ASSISTANT, USER, byte_tokenizer
 from dflash.progress import Silent
-from dflash.training.config import DataConfig
+from dflash.training.dataconfig import DataConfig
 from dflash.training.dataset import Withholding, build_dataset, read_tokenizer
 from dflash.training.encoding import Encoder
 from dflash.training.packing import Rows, load_rows
@@ -101,6 +101,22 @@ def test_a_files_last_conversations_are_held_out_as_prompts(target_folder: Path,
     assert b"some text 3" in trained
     assert b"answer 18" not in trained
     assert b"answer 19" not in trained
+
+
+def test_conversations_that_are_held_out_are_packed_whole_to_measure_with(target_folder: Path, tmp_path: Path):
+    chats = [{"id": f"c{i}", "conversations": turns(f"question {i}", f"answer {i}")} for i in range(29)]
+    chats.append({"id": "c29", "conversations": turns("a question that has no answer")})
+    report = build(target_folder, tmp_path / "out", file=file_of(tmp_path, *chats))
+    held = load_rows(tmp_path / "out" / "heldout.safetensors")
+    assert sorted(trained for _, trained in documents_in(held)) == [b"answer 27\xff", b"answer 28\xff"]
+    assert report["held_out"] == 3
+    assert report["held_out_rows"] == {str(bucket): len(part) for bucket, part in held.items()} == {"32": 2}
+
+
+def test_texts_alone_give_no_rows_to_measure_with(target_folder: Path, tmp_path: Path):
+    file = file_of(tmp_path, *({"text": f"some text {i}"} for i in range(30)))
+    assert build(target_folder, tmp_path / "out", file=file)["held_out_rows"] == {}
+    assert load_rows(tmp_path / "out" / "heldout.safetensors") == {}
 
 
 def test_a_conversation_that_the_assistant_begins_gives_no_prompt():
@@ -238,6 +254,8 @@ def test_the_data_step_answers_prompts_and_packs_them(target_folder: Path, tmp_p
     held = [record.conversation[0]["content"] for record in read_records(tmp_path / "out" / "heldout.jsonl")]
     assert len(held) == 3
     assert not set(held) & {exchange(as_json(record))[0] for record in records}
+    measured = b" ".join(whole for whole, _ in documents_in(load_rows(tmp_path / "out" / "heldout.safetensors")))
+    assert all(prompt.encode() in measured for prompt in held), "answered, and packed to measure with"
     packed = (tmp_path / "out" / "rows.safetensors").read_bytes()
     build(target_folder, tmp_path / "again", **changes)
     assert (tmp_path / "again" / "rows.safetensors").read_bytes() == packed
@@ -315,7 +333,9 @@ def test_a_files_questions_are_answered_by_a_server_and_its_own_answers_are_not_
     ]
     held = list(read_records(tmp_path / "out" / "heldout.jsonl"))
     assert [record.conversation for record in held] == [tuple(turns(f"question {i}")) for i in (18, 19)]
-    assert len(there.requests) == 18
+    measured = [trained for _, trained in documents_in(load_rows(tmp_path / "out" / "heldout.safetensors"))]
+    assert sorted(measured) == [f"mine to question {i}".encode() + b"\xff" for i in (18, 19)]
+    assert len(there.requests) == 20
     assert report["documents"] == 18
     assert report["unanswered"] == {"no prompt": 1}
     assert report["held_out"] == 2
@@ -326,7 +346,8 @@ def test_without_a_file_the_corpus_asks_the_server(target_folder: Path, tmp_path
     with speaking(lambda request: choice("an answer")) as there:
         report = build(target_folder, tmp_path / "out", server=there.url, prompts=7, batch=3, buckets=(128,))
     assert report["documents"] == 7
-    assert [request["max_tokens"] for request in there.requests] == [136] * 7
+    assert sum(report["held_out_rows"].values()) > 0
+    assert [request["max_tokens"] for request in there.requests] == [136] * (7 + SMALL["heldout"])
 
 
 def test_a_key_that_the_environment_does_not_have_is_named(

@@ -22,7 +22,7 @@ from dflash.model.bytelevel import ASSISTANT, CHAT_TEMPLATE, END, PAD, USER
 from dflash.progress import Silent
 from dflash.training import corpus
 from dflash.training.batches import Batches
-from dflash.training.config import ROWS, DataConfig
+from dflash.training.dataconfig import ROWS, DataConfig
 from dflash.training.dataset import build_dataset
 from dflash.training.packing import load_rows
 

@@ -37,10 +37,12 @@ def run(target: Path, out: Path, cache: Path, config=COMPILED, *, warm_only: boo
 
 
 def train(target: Path, out: Path, cache: Path, *, warm_only: bool = False) -> dict:
-    """The result of such a training."""
+    """The result of such a training, which has measured on held-out rows, too."""
     done = run(target, out, cache, warm_only=warm_only)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["heldout"]["loss"] > 0
+    return result
 
 
 @pytest.fixture(scope="module")

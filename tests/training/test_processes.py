@@ -19,7 +19,7 @@ from dflash.training.config import Topology, TrainConfig, train_config
 from dflash.training.launching import train_in_processes
 from dflash.training.metrics import read_metrics
 from dflash.training.packing import save_rows
-from tests.training.small import CONFIG, Watching, rows, train
+from tests.training.small import CONFIG, Watching, held_out, rows, train
 from tests.training.test_trainer import figures, same_bits
 
 __all__ = ["train_config"]  # for the program that is killed
@@ -27,10 +27,11 @@ PAIR = replace(CONFIG, topology=Topology(1, 1), steps=6, checkpoint_every=3)
 
 
 def launch(target: Path, out: Path, config: TrainConfig, watching: Watching | None = None) -> dict[str, Any]:
-    packed = out.parent / "rows.safetensors"
+    packed, heldout = out.parent / "rows.safetensors", out.parent / "heldout.safetensors"
     save_rows(packed, rows())
+    save_rows(heldout, held_out())
     out.mkdir(exist_ok=True)
-    return train_in_processes(config, target, packed, out, watching or Watching())
+    return train_in_processes(config, target, packed, out, watching or Watching(), heldout=heldout)
 
 
 def in_threads(target: Path, out: Path, config: TrainConfig) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def test_a_target_and_a_drafter_as_processes_train_to_the_bits_of_threads(target
     in_threads(target_folder, tmp_path / "threads", PAIR)
     assert same_bits(tmp_path / "processes", tmp_path / "threads")
     assert figures(tmp_path / "processes") == figures(tmp_path / "threads")
+    assert result["heldout"] == read_metrics(tmp_path / "threads" / "metrics.jsonl")[-1]["heldout"]
     assert result["step"] == 6
     assert [done for done, _ in watching.steps] == [1, 2, 3, 4, 5, 6]
 

@@ -12,7 +12,7 @@ import pytest
 
 from dflash.progress import Silent
 from dflash.training import rowcache
-from dflash.training.config import DataConfig
+from dflash.training.dataconfig import DataConfig
 from dflash.training.dataset import build_dataset
 from dflash.training.packing import load_rows
 from dflash.training.rowcache import RowCache
@@ -53,7 +53,8 @@ class Place:
         notes = Notes()
         report = build_dataset(DataConfig(**settings | changes), self.target, out, notes, self.cache)
         assert report == json.loads((out / "report.json").read_text())
-        assert sorted(path.name for path in out.iterdir()) == ["heldout.jsonl", "report.json", "rows.safetensors"]
+        made = {"heldout.jsonl", "heldout.safetensors", "report.json", "rows.safetensors"}
+        assert {path.name for path in out.iterdir()} == made
         return TAKEN in notes.lines, (out / "rows.safetensors").read_bytes(), report
 
 
@@ -140,7 +141,7 @@ def test_the_code_that_reads_and_encodes_is_all_in_the_key():
             lines = (home / f"{name}.py").read_text().splitlines()
             words = [line.split() for line in lines if line.startswith("from dflash.training")]
             waiting += [w[1].rpartition(".")[2] if w[1] != "dflash.training" else w[3] for w in words]
-    assert found - {"answering", "serving", "config"} == set(rowcache._CODE)
+    assert found - {"answering", "serving", "config", "dataconfig"} == set(rowcache._CODE)
 
 
 @pytest.mark.parametrize("name", ["rows.safetensors", "report.json", "entry.json"])

@@ -52,7 +52,8 @@ def same_bits(one: Path, other: Path) -> bool:
 def figures(out: Path) -> list[tuple]:
     """What is the same in every run: all of a row but the speed."""
     return [
-        (row["step"], row["loss"], row["accuracy"], row["grad_norm"]) for row in read_metrics(out / "metrics.jsonl")
+        (row["step"], row["loss"], row["accuracy"], row["grad_norm"], row.get("heldout"))
+        for row in read_metrics(out / "metrics.jsonl")
     ]
 
 
