@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -203,32 +203,50 @@ def blocking(findings: list[Finding]) -> list[Finding]:
     return [each for each in findings if each.severity == "block"]
 
 
+class Workshop:
+    """A host and a declaration: the generation that cures one fault is the one that the next befalls."""
+
+    def __init__(self, environments: HostEnvironments, base: Path) -> None:
+        self.environments, self.wheels = environments, base / "wheels"
+        self.folder = declare(base / "envs" / "small", self.wheels)
+        self._clean: Path | None = None
+
+    def take(self) -> Path:
+        """A clean generation in use, which whoever takes it may damage."""
+        place = self._clean or self.renew()
+        self._clean = None
+        return place
+
+    def renew(self) -> Path:
+        """Make one more, and switch to it."""
+        made = self.environments.create(self.folder, wheels=self.wheels, again=True).id
+        self.environments.use("small", made)
+        self._clean = in_use(self.environments)
+        assert self._clean.name == made
+        return self._clean
+
+    def findings(self, place: Path) -> list[Finding]:
+        return self.environments.verify(self.folder, str(place))[0]
+
+
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Host, Path, Path]:
-    """A host, a declaration and its wheels: the generation that cures one fault is the one that the next befalls."""
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     base = tmp_path_factory.mktemp("shared")
-    host = Host("here", parse_chain("local"), root=str(base / "root"))
-    return host, declare(base / "envs" / "small", base / "wheels"), base / "wheels"
+    with on_host(Host("here", parse_chain("local"), root=str(base / "root"))) as environments:
+        yield Workshop(environments, base)
 
 
 @pytest.mark.parametrize(("fault", "name", "subject"), FAULTS, ids=[f"{f.__name__}: {n}" for f, n, _ in FAULTS])
 def test_a_fault_is_found_by_name_and_cured_by_a_clean_generation(
-    shared: tuple[Host, Path, Path], fault: Callable[[Damaged], None], name: str, subject: str
+    workshop: Workshop, fault: Callable[[Damaged], None], name: str, subject: str
 ):
-    host, folder, wheels = shared
-    with on_host(host) as environments:
-        environments.use("small", environments.create(folder, wheels=wheels).id)
-        place = in_use(environments)
-        fault(Damaged(place, wheels))
-        findings, _ = environments.verify(folder, str(place))
-        (found,) = [each for each in findings if (each.name, each.subject) == (name, subject)]
-        assert (found.severity, found.cause) == ("block", CAUSES[name])
-        if name != "system-site":
-            assert "./inv env.create small --again --host here, then env.use" in found.cure
-        clean = environments.create(folder, wheels=wheels, again=True).id
-        environments.use("small", clean)
-        assert in_use(environments).name == clean
-        assert blocking(environments.verify(folder, str(in_use(environments)))[0]) == []
+    place = workshop.take()
+    fault(Damaged(place, workshop.wheels))
+    (found,) = [each for each in workshop.findings(place) if (each.name, each.subject) == (name, subject)]
+    assert (found.severity, found.cause) == ("block", CAUSES[name])
+    if name != "system-site":
+        assert "./inv env.create small --again --host here, then env.use" in found.cure
+    assert blocking(workshop.findings(workshop.renew())) == []
 
 
 @pytest.mark.nightly
