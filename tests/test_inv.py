@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash.environments.bootstrap import block_of, in_range, pip_settings, uv_environment
+from dflash.environments.bootstrap import WARM, block_of, in_range, pip_settings, uv_environment
 from tests.mounts import small_file_system, unwritable
 from tests.wheels import make_wheel, pin, repack
 
@@ -239,6 +239,13 @@ def test_pips_settings_reach_uv_and_what_is_set_for_uv_stays() -> None:
         "SSL_CERT_FILE": "/ca.pem",
     }
     assert "UV_INDEX_URL" not in uv_environment(settings, {"UV_DEFAULT_INDEX": "mine"})
+
+
+def test_what_a_build_warms_for_the_verbs_can_be_imported() -> None:
+    """A build goes on when it can not. (Whether torch can, other tests show.)"""
+    verbs = WARM.partition("Qwen3ForCausalLM\n")[2]
+    assert "invoke" in verbs
+    subprocess.run([sys.executable, "-IB", "-c", verbs], check=True)
 
 
 def test_the_range_of_pythons_is_compared_by_number() -> None:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from dflash.environments.bootstrap import block_of
-from dflash.environments.cuda import driver
 from dflash.environments.locking import uv
 from dflash.environments.problems import CAUSES
 from dflash.environments.remote import HostEnvironments, on_host
-from dflash.environments.spec import read_spec
-from dflash.environments.surroundings import Surroundings, parse_driver, parse_toolkit
 from dflash.finding import Finding
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
@@ -207,32 +203,50 @@ def blocking(findings: list[Finding]) -> list[Finding]:
     return [each for each in findings if each.severity == "block"]
 
 
+class Workshop:
+    """A host and a declaration: the generation that cures one fault is the one that the next befalls."""
+
+    def __init__(self, environments: HostEnvironments, base: Path) -> None:
+        self.environments, self.wheels = environments, base / "wheels"
+        self.folder = declare(base / "envs" / "small", self.wheels)
+        self._clean: Path | None = None
+
+    def take(self) -> Path:
+        """A clean generation in use, which whoever takes it may damage."""
+        place = self._clean or self.renew()
+        self._clean = None
+        return place
+
+    def renew(self) -> Path:
+        """Make one more, and switch to it."""
+        made = self.environments.create(self.folder, wheels=self.wheels, again=True).id
+        self.environments.use("small", made)
+        self._clean = in_use(self.environments)
+        assert self._clean.name == made
+        return self._clean
+
+    def findings(self, place: Path) -> list[Finding]:
+        return self.environments.verify(self.folder, str(place))[0]
+
+
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Host, Path, Path]:
-    """A host, a declaration and its wheels: the generation that cures one fault is the one that the next befalls."""
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     base = tmp_path_factory.mktemp("shared")
-    host = Host("here", parse_chain("local"), root=str(base / "root"))
-    return host, declare(base / "envs" / "small", base / "wheels"), base / "wheels"
+    with on_host(Host("here", parse_chain("local"), root=str(base / "root"))) as environments:
+        yield Workshop(environments, base)
 
 
 @pytest.mark.parametrize(("fault", "name", "subject"), FAULTS, ids=[f"{f.__name__}: {n}" for f, n, _ in FAULTS])
 def test_a_fault_is_found_by_name_and_cured_by_a_clean_generation(
-    shared: tuple[Host, Path, Path], fault: Callable[[Damaged], None], name: str, subject: str
+    workshop: Workshop, fault: Callable[[Damaged], None], name: str, subject: str
 ):
-    host, folder, wheels = shared
-    with on_host(host) as environments:
-        environments.use("small", environments.create(folder, wheels=wheels).id)
-        place = in_use(environments)
-        fault(Damaged(place, wheels))
-        findings, _ = environments.verify(folder, str(place))
-        (found,) = [each for each in findings if (each.name, each.subject) == (name, subject)]
-        assert (found.severity, found.cause) == ("block", CAUSES[name])
-        if name != "system-site":
-            assert "./inv env.create small --again --host here, then env.use" in found.cure
-        clean = environments.create(folder, wheels=wheels, again=True).id
-        environments.use("small", clean)
-        assert in_use(environments).name == clean
-        assert blocking(environments.verify(folder, str(in_use(environments)))[0]) == []
+    place = workshop.take()
+    fault(Damaged(place, workshop.wheels))
+    (found,) = [each for each in workshop.findings(place) if (each.name, each.subject) == (name, subject)]
+    assert (found.severity, found.cause) == ("block", CAUSES[name])
+    if name != "system-site":
+        assert "./inv env.create small --again --host here, then env.use" in found.cure
+    assert blocking(workshop.findings(workshop.renew())) == []
 
 
 @pytest.mark.nightly
@@ -279,103 +293,3 @@ def test_the_quick_way_sees_sizes_times_and_records(environments: HostEnvironmen
     path.write_bytes(path.read_bytes().replace(b"y = 2", b"y = 3"))
     (found,) = blocking(environments.verify(folder, str(place), "quick")[0])
     assert (found.name, found.subject) == ("changed", "environment")
-
-
-# --- what lies around
-
-
-def found_with(
-    host: Host, folder: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: Callable[[Path], str]
-) -> list[Finding]:
-    """Blocking findings when a variable is set for the processes of the host."""
-    with on_host(host) as environments:
-        environments.create(folder, wheels=wheels)
-        (row,) = environments.listed()
-    monkeypatch.setenv(name, value(Path(row["path"])))
-    with on_host(host) as environments:
-        return blocking(environments.verify(folder, row["path"])[0])
-
-
-def test_a_library_path_that_hides_a_library_is_found(
-    host: Host, folder: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    (tmp_path / "cuda").mkdir()
-    (tmp_path / "cuda" / "libnccl.so.2").touch()
-    (found,) = found_with(host, folder, wheels, monkeypatch, "LD_LIBRARY_PATH", lambda _: f"{tmp_path}/cuda:/nowhere")
-    assert (found.name, found.found) == (
-        "ld-library-path",
-        f"{tmp_path}/cuda has libnccl.so.2, which the environment has too",
-    )
-
-
-def test_a_python_path_that_hides_a_package_is_found(
-    host: Host, folder: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "torch.py").touch()
-    (found,) = found_with(host, folder, wheels, monkeypatch, "PYTHONPATH", lambda _: str(tmp_path / "mine"))
-    assert (found.name, found.found) == ("pythonpath", f"{tmp_path}/mine hides torch")
-
-
-def test_a_cuda_home_of_another_major_is_found(
-    host: Host, folder: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    (tmp_path / "cuda-12.8").mkdir()
-    (found,) = found_with(host, folder, wheels, monkeypatch, "CUDA_HOME", lambda _: str(tmp_path / "cuda-12.8"))
-    assert (found.name, found.found) == ("cuda-home", "leads to CUDA 12.8; the environment is for 13.0")
-
-
-def test_a_user_site_that_is_let_in_and_hides_a_package_is_found(
-    host: Host, folder: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    site = tmp_path / "user" / "lib" / version / "site-packages"
-    (site / "triton").mkdir(parents=True)
-    (site / "triton" / "__init__.py").touch()
-
-    def let_in(place: Path) -> str:
-        let_outer_packages_in(Damaged(place, wheels))
-        return str(tmp_path / "user")
-
-    found = found_with(host, folder, wheels, monkeypatch, "PYTHONUSERBASE", let_in)
-    assert [(each.name, each.subject) for each in found if each.name == "pythonpath"] == [
-        ("pythonpath", "user site-packages")
-    ]
-
-
-AROUND = Surroundings("x86_64", {}, {}, {}, driver="570.124.06")
-
-
-def test_a_driver_that_is_too_old_blocks_and_one_that_is_missing_warns(folder: Path):
-    spec = read_spec(folder / "env.yaml")
-    (old,) = driver(spec, AROUND)
-    assert (old.severity, old.name) == ("block", "driver-too-old")
-    assert old.found == "570.124.06 is too old for CUDA 13.0, which needs 580.65.06"
-    (missing,) = driver(spec, replace(AROUND, driver=None))
-    assert (missing.severity, missing.name) == ("warn", "no-driver")
-    (new,) = driver(spec, replace(AROUND, driver="580.65.06"))
-    assert new.severity == "ok"
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n", "535.183.01"),
-        (
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)\n",
-            "580.65.06",
-        ),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (b@)  \n", "580.159.04"),
-        ("", None),
-    ],
-)
-def test_the_driver_is_read_from_what_its_module_says(text: str, version: str | None):
-    assert parse_driver(text) == version
-
-
-def test_the_toolkit_is_read_from_its_file_or_its_folder(tmp_path: Path):
-    assert parse_toolkit('{"cuda": {"name": "CUDA SDK", "version": "12.8.1"}}', "/usr/local/cuda") == "12.8.1"
-    (tmp_path / "cuda-13.0").mkdir()
-    (tmp_path / "cuda").symlink_to("cuda-13.0")
-    assert parse_toolkit("", str(tmp_path / "cuda")) == "13.0"
-    assert parse_toolkit("", str(tmp_path)) is None

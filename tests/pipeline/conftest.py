@@ -1,7 +1,9 @@
-"""Folders that pipelines run in: an ordinary one, one that is full soon, one that can not be written."""
+"""Folders that pipelines run in: an ordinary one, one with a finished run, one that is full soon, one that can not be
+written."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,22 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     made.file.write_text(SAMPLE)
     yield made
     assert none_left(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the sample has run, to be copied."""
+    made = Lab(tmp_path_factory.mktemp("finished"))
+    made.file.write_text(SAMPLE)
+    assert made.run().exit_code == 0
+    return made.root
+
+
+@pytest.fixture
+def ran(lab: Lab, finished: Path) -> Lab:
+    """A lab in which the sample has run."""
+    shutil.copytree(finished, lab.root, symlinks=True, dirs_exist_ok=True)
+    return lab
 
 
 @pytest.fixture(autouse=True)

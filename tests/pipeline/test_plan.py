@@ -33,27 +33,24 @@ def test_a_first_plan_runs_everything(lab: Lab):
     assert lab.why("check") == ("runs every time",)
 
 
-def test_a_changed_config_is_named_down_to_its_key(lab: Lab):
-    lab.run()
-    assert lab.why("train", "train.steps=7", "train.optimizer.lr=0.5") == (
+def test_a_changed_config_is_named_down_to_its_key(ran: Lab):
+    assert ran.why("train", "train.steps=7", "train.optimizer.lr=0.5") == (
         "config.steps: 5 -> 7",
         "config.optimizer.lr: 0.001 -> 0.5",
     )
-    assert lab.why("prewarm", "train.steps=7") == ("borrowed.steps: 5 -> 7",)
-    assert lab.statuses("train.steps=7")["target"] == "skip"
-    assert lab.why("evaluate", "train.steps=7")[0].startswith("inputs.train: ")
+    assert ran.why("prewarm", "train.steps=7") == ("borrowed.steps: 5 -> 7",)
+    assert ran.statuses("train.steps=7")["target"] == "skip"
+    assert ran.why("evaluate", "train.steps=7")[0].startswith("inputs.train: ")
 
 
-def test_of_a_borrowed_config_only_what_decides_the_result_makes_a_step_run_again(lab: Lab):
-    lab.run()
-    statuses = lab.statuses("train.optimizer.lr=0.5")
+def test_of_a_borrowed_config_only_what_decides_the_result_makes_a_step_run_again(ran: Lab):
+    statuses = ran.statuses("train.optimizer.lr=0.5")
     assert (statuses["prewarm"], statuses["train"]) == ("skip", "run")
-    assert lab.why("prewarm", "train.optimizer.betas=[0.5]") == ("borrowed.optimizer.betas: [0.9,0.95] -> [0.5]",)
+    assert ran.why("prewarm", "train.optimizer.betas=[0.5]") == ("borrowed.optimizer.betas: [0.9,0.95] -> [0.5]",)
 
 
-def test_a_changed_surrounding_is_named(lab: Lab):
-    lab.run()
-    pipeline = lab.load()
+def test_a_changed_surrounding_is_named(ran: Lab):
+    pipeline = ran.load()
     seen = observe(pipeline)
     local = Host("local", Chain((Local(),)))
     changed = Surroundings(
@@ -62,7 +59,7 @@ def test_a_changed_surrounding_is_named(lab: Lab):
         sources={**seen.sources, "target": {"errors.py": "c" * 64}},
         fingerprints={**seen.fingerprints, "target": {"corpus": "d" * 64}},
     )
-    plan = make_plan(pipeline, local, changed, Store(lab.root))
+    plan = make_plan(pipeline, local, changed, Store(ran.root))
     why = "\n".join(plan.steps[1].why)
     assert f"lock: {seen.lock[:12] or 'none'} -> {'b' * 12}" in why
     assert f"python: {seen.python} -> 3.99.0" in why
@@ -81,28 +78,25 @@ def test_a_corpus_that_changes_runs_its_step_again(lab: Lab):
         lab.plan(f"target.corpus={corpus}")
 
 
-def test_an_output_that_is_gone_or_changed_runs_its_step_again(lab: Lab):
-    lab.run()
-    model = lab.folder("train") / "model.txt"
+def test_an_output_that_is_gone_or_changed_runs_its_step_again(ran: Lab):
+    model = ran.folder("train") / "model.txt"
     os.utime(model, (1, 1))
-    assert lab.statuses()["train"] == "skip"  # a new time with the same content is no change
+    assert ran.statuses()["train"] == "skip"  # a new time with the same content is no change
     model.write_text("HELLP")
-    assert lab.why("train") == ("output model.txt has changed",)
-    assert lab.why("evaluate") == ("train is made again first; if that gives the same files, this is skipped",)
+    assert ran.why("train") == ("output model.txt has changed",)
+    assert ran.why("evaluate") == ("train is made again first; if that gives the same files, this is skipped",)
     model.unlink()
-    assert lab.why("train") == ("output model.txt is missing",)
+    assert ran.why("train") == ("output model.txt is missing",)
 
 
-def test_files_in_scratch_and_hidden_ones_are_no_outputs(lab: Lab):
-    lab.run("train.steps=3")
-    done = json.loads((lab.folder("train", "train.steps=3") / "done.json").read_text())
+def test_files_in_scratch_and_hidden_ones_are_no_outputs(ran: Lab):
+    done = json.loads((ran.folder("train") / "done.json").read_text())
     assert [each["path"] for each in done["outputs"]] == ["metrics.jsonl", "model.txt"]
 
 
-def test_a_damaged_done_file_counts_as_unfinished(lab: Lab):
-    lab.run()
-    (lab.folder("train") / "done.json").write_text("{")
-    assert lab.statuses()["train"] == "resume"
+def test_a_damaged_done_file_counts_as_unfinished(ran: Lab):
+    (ran.folder("train") / "done.json").write_text("{")
+    assert ran.statuses()["train"] == "resume"
 
 
 def test_a_host_that_is_not_reached_runs_everything_and_says_so(lab: Lab):

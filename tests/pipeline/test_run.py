@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -51,23 +52,21 @@ def test_a_run_records_everything_and_the_next_one_skips_it(lab: Lab):
     assert "skipped: nothing it depends on has changed" in lab.said.getvalue()
 
 
-def test_an_input_made_again_with_the_same_content_spares_what_follows(lab: Lab):
-    lab.run()
-    (lab.folder("target") / "text.txt").unlink()
-    assert lab.statuses()["train"] == "run"
-    record = lab.run().record
+def test_an_input_made_again_with_the_same_content_spares_what_follows(ran: Lab):
+    (ran.folder("target") / "text.txt").unlink()
+    assert ran.statuses()["train"] == "run"
+    record = ran.run().record
     assert of(record, "target")["why"] == ["output text.txt is missing"]
     assert of(record, "target")["status"] == "ok"
     assert of(record, "train")["status"] == "skipped"
 
 
-def test_what_was_made_from_another_input_is_moved_aside_and_made_again(lab: Lab):
-    lab.run()
-    kept = lab.folder("train")
+def test_what_was_made_from_another_input_is_moved_aside_and_made_again(ran: Lab):
+    kept = ran.folder("train")
     started = json.loads((kept / "done.json").read_text())
     started["contents"]["target"] = "of an earlier attempt"
     (kept / "done.json").write_text(json.dumps(started))
-    record = lab.run().record
+    record = ran.run().record
     assert of(record, "train")["why"] == ["what target made has changed"]
     assert (kept.with_name(f"{kept.name}.replaced-1") / "model.txt").exists()
 
@@ -84,33 +83,33 @@ def test_what_was_made_from_another_input_is_moved_aside_and_made_again(lab: Lab
         ("rust", 5, "No space left on device; free space on that disk"),
     ],
 )
-def test_a_failed_step_gives_one_line_and_its_own_status(lab: Lab, fault: str, status: int, line: str):
-    outcome = lab.run(f"train.fault={fault}")
+def test_a_failed_step_gives_one_line_and_its_own_status(ran: Lab, fault: str, status: int, line: str):
+    outcome = ran.run(f"train.fault={fault}")
     assert outcome.exit_code == status
-    assert line.format(log=lab.runs()[0] / "logs" / "train.log") in str(outcome.failure)
-    record = load_record(lab.root)
+    assert line.format(log=ran.runs()[-1] / "logs" / "train.log") in str(outcome.failure)
+    record = load_record(ran.root)
     assert record["status"] == of(record, "train")["status"] == "failed"
     assert of(record, "train")["error"] == str(outcome.failure)
     assert of(record, "evaluate")["status"] == "pending"
     if fault == "raise":
-        assert "a bug in the step" in (lab.runs()[0] / "logs" / "train.log").read_text()
-    assert lab.statuses(f"train.fault={fault}")["train"] == "resume"
+        assert "a bug in the step" in (ran.runs()[-1] / "logs" / "train.log").read_text()
+    assert ran.statuses(f"train.fault={fault}")["train"] == "resume"
 
 
-def test_processes_that_a_step_leaves_behind_are_ended_with_it(lab: Lab):
-    assert lab.run("train.fault=leave").exit_code == 0
-    assert not step_processes(lab.root)
+def test_processes_that_a_step_leaves_behind_are_ended_with_it(ran: Lab):
+    assert ran.run("train.fault=leave").exit_code == 0
+    assert not step_processes(ran.root)
 
 
-def test_a_thread_left_running_does_not_hold_a_finished_step(lab: Lab):
+def test_a_thread_left_running_does_not_hold_a_finished_step(ran: Lab):
     began = time.monotonic()
-    assert lab.run("train.fault=hang").exit_code == 0
+    assert ran.run("train.fault=hang").exit_code == 0
     assert time.monotonic() - began < 30
 
 
-def test_a_result_that_is_no_number_is_null_in_the_record(lab: Lab):
-    lab.run("train.fault=nan")
-    assert of(load_record(lab.root), "train")["result"]["loss"] is None
+def test_a_result_that_is_no_number_is_null_in_the_record(ran: Lab):
+    ran.run("train.fault=nan")
+    assert of(load_record(ran.root), "train")["result"]["loss"] is None
 
 
 def test_a_second_run_at_once_is_refused_and_named(lab: Lab):
@@ -206,12 +205,12 @@ def test_only_local_hosts_are_run_on(lab: Lab):
     assert not (lab.root / "runs").exists()
 
 
-def test_a_record_that_does_not_exist_is_named(lab: Lab):
-    with pytest.raises(UsageError, match="there is no run yet"):
-        load_record(lab.root)
-    lab.run()
+def test_a_record_that_does_not_exist_is_named(ran: Lab):
     with pytest.raises(DFlashError, match="there is no run 'nope'"):
-        load_record(lab.root, "nope")
+        load_record(ran.root, "nope")
+    shutil.rmtree(ran.root / "runs")
+    with pytest.raises(UsageError, match="there is no run yet"):
+        load_record(ran.root)
 
 
 def test_runs_of_one_second_sort_in_the_order_in_which_they_started(lab: Lab):
