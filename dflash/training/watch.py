@@ -85,7 +85,8 @@ class Watch:
         what += f"; of {gib(memory.total)} it had {gib(memory.reserved)}, and others {gib(memory.others)}"
         counted = drafter_cost(config, self._draft, tied=self._tied)
         if loading:
-            cure = loading_cure(counted.kept if drafts else None, memory, config.dtype)
+            alone = drafts and not config.topology.colocated  # a target's parameters are not counted
+            cure = loading_cure(counted.kept if alone else None, memory, config.dtype)
         else:
             sizes = Sizes(config.rows, self._length, config.anchors, config.draft.block)
             cost = replace(counted, kept=self._held) if drafts else target_cost(config, self._draft, self._held)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel, Qwen3Config
 
 from dflash.model.draft import DFlashDraftModel
@@ -55,8 +56,8 @@ class Full(Real):
         super().__init__(folder, CONFIG.seed, CONFIG.draft.features)
         self._at = at
 
-    def target(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-        model = super().target(device, dtype)
+    def target(self, device: torch.device, dtype: torch.dtype, mesh: DeviceMesh | None = None) -> PreTrainedModel:
+        model = super().target(device, dtype, mesh)
         left = [self._at]
 
         def run(*_: object) -> None:
