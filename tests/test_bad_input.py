@@ -103,14 +103,20 @@ def words_of(root: Path, sets: Sequence[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("empty", b"", "{file}: the data file is empty; write one JSON record on each line"),
+        pytest.param(
+            *("empty", b"", "{file}: the data file is empty; write one JSON record on each line"),
+            marks=pytest.mark.nightly,
+        ),
         ("not-json", b'{"text": "long enough to train on"}\n{"text": oops}\n', "{file}:2: not JSON ("),
         (
             "nothing-to-train-on",
             b'{"conversations": [{"role": "user", "content": "a question that nobody answers"}]}\n{"text": "abc"}\n',
             "{file}: no document is left to train on (1 x no trainable token, 1 x shorter than a block); give ",
         ),
-        ("latin", b'{"text": "caf\xe9 au lait"}\n', "{file}:1: byte 14 is not UTF-8; save the file as UTF-8"),
+        pytest.param(
+            *("latin", b'{"text": "caf\xe9 au lait"}\n', "{file}:1: byte 14 is not UTF-8; save the file as UTF-8"),
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isascii() and "{" not in value else "",
 )
