@@ -95,7 +95,8 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class DraftConfig:
-    """The drafter's shape. What is not named here (hidden size, heads, RoPE) is the target's.
+    """The drafter's shape. What is not named here (hidden size, heads, RoPE) is the target's, and so is the width of
+    its MLP, `intermediate`, if it is left out.
 
     The first `sliding` layers see only the `window` positions that end with a token's own, so are causal in the block.
     Published drafters that have such layers have 4 of them, or all 5, and a window of 2048.
@@ -104,6 +105,7 @@ class DraftConfig:
     layers: int = 5
     features: int = 5
     block: int = 16
+    intermediate: int | None = None
     mask_token_id: int | None = None
     sliding: int = 0
     window: int = 2048
@@ -111,6 +113,8 @@ class DraftConfig:
     def __post_init__(self) -> None:
         if min(self.layers, self.features) < 1 or self.block < 2:
             raise ValueError("layers and features must be at least 1, block at least 2")
+        if self.intermediate is not None and self.intermediate < 1:
+            raise ValueError(f"intermediate must be at least 1, not {self.intermediate}")
         if not 0 <= self.sliding <= self.layers:
             raise ValueError(f"sliding is how many of the {self.layers} layers slide, not {self.sliding}")
         if self.sliding and self.window < self.block:

@@ -39,7 +39,7 @@ def draft_config(target: PretrainedConfig, config: DraftConfig) -> Qwen3Config:
     draft = Qwen3Config(
         vocab_size=target.vocab_size,
         hidden_size=target.hidden_size,
-        intermediate_size=target.intermediate_size,
+        intermediate_size=config.intermediate or target.intermediate_size,
         num_hidden_layers=config.layers,
         num_attention_heads=heads,
         num_key_value_heads=target.num_key_value_heads,
