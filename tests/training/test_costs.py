@@ -51,6 +51,12 @@ def test_five_and_three_are_found_for_a_27b_target_on_eight_gpus():
     assert min(found.target_busy, found.drafter_busy) > 0.8
 
 
+def test_a_drafter_as_wide_as_that_target_costs_so_much_more_that_it_wants_a_fourth_gpu():
+    found = proposal(costs(Figures(**RECORDED["own"]), 8))
+    assert found
+    assert found.topology == Topology(4, 4)
+
+
 @pytest.mark.parametrize("targets", range(8))
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_a_step_takes_as_long_as_the_schedule_played_through(targets: int, accumulate: int):

@@ -37,6 +37,14 @@ def test_what_is_not_chosen_is_the_targets():
     assert config.dflash_config == {"mask_token_id": 260, "target_layer_ids": [1, 2, 3], "block_size": 4}
 
 
+def test_its_mlp_may_be_narrower_than_the_targets():
+    chosen = draft_config(target_config(), replace(WANTED, intermediate=40))
+    assert (chosen.intermediate_size, target_config().intermediate_size) == (40, 48)
+    assert DFlashDraftModel(chosen).layers[0].mlp.up_proj.weight.shape == (40, 32)
+    with pytest.raises(ValueError, match="intermediate must be at least 1, not 0"):
+        replace(WANTED, intermediate=0)
+
+
 def test_the_first_layers_slide_if_any_do():
     config = draft_config(target_config(), replace(WANTED, layers=5, sliding=4, window=2048))
     assert config.layer_types == ["sliding_attention"] * 4 + ["full_attention"]

@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,13 +38,22 @@ def run(target: Path, out: Path, cache: Path, config=COMPILED, *, warm_only: boo
     return subprocess.run(program, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=240)
 
 
-def train(target: Path, out: Path, cache: Path, *, warm_only: bool = False) -> dict:
-    """The result of such a training, which has measured on held-out rows, too."""
-    done = run(target, out, cache, warm_only=warm_only)
+def train(target: Path, out: Path, cache: Path) -> dict:
+    """The result of such a training."""
+    done = run(target, out, cache)
     assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert result["heldout"]["loss"] > 0
-    return result
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def instruction_sets() -> Iterator[None]:
+    """In front of a new cache, torch compiles and loads a program for each set of vector instructions of the processor,
+    to know that the compiler knows it. One that knows the newest knows all, which is seen at once."""
+    newest = [os.environ.get("CXX", "g++"), "-mamx-tile", "-mavx512bf16", "-x", "c++", "-fsyntax-only", os.devnull]
+    with pytest.MonkeyPatch.context() as patch:
+        if subprocess.run(newest, capture_output=True).returncode == 0:
+            patch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +81,28 @@ def test_prewarm_finds_every_graph_in_a_second_pass(warmed: tuple[Path, dict]):
     assert report["cache_bytes"] > 0
 
 
-def test_a_training_in_front_of_a_warm_cache_compiles_nothing(
-    warmed: tuple[Path, dict], target_folder: Path, tmp_path: Path
-):
-    out, _ = warmed
-    counts = train(target_folder, tmp_path, out / CACHE, warm_only=True)["cache"]
+@pytest.fixture(scope="module")
+def trained(
+    warmed: tuple[Path, dict], target_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, subprocess.CompletedProcess[str]]]:
+    """Trainings that must be warm, at the same time: in front of the cache, and in front of its kernels alone, so that
+    the C++ compiler is spared while no graph is found. Where each wrote, and how it ended."""
+    warm, place = warmed[0] / CACHE, tmp_path_factory.mktemp("trained")
+    cold = shutil.copytree(warm, place / "cache", ignore=shutil.ignore_patterns("fxgraph", "aotautograd"))
+    with ThreadPoolExecutor() as pool:
+        started = {
+            name: (place / name, pool.submit(run, target_folder, place / name, cache, warm_only=True))
+            for name, cache in (("warm", warm), ("cold", cold))
+        }
+        return {name: (out, done.result()) for name, (out, done) in started.items()}
+
+
+def test_a_training_in_front_of_a_warm_cache_compiles_nothing(trained: dict):
+    _, done = trained["warm"]
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    counts = result["cache"]
+    assert result["heldout"]["loss"] > 0, "held-out rows were gone through too"
     assert counts["graphs"] == counts["autograd_hits"] == 5
     assert (counts["autograd_misses"], counts["inductor_misses"], counts["bypasses"]) == (0, 0, 0)
 
@@ -185,17 +213,12 @@ def test_a_kept_cache_that_lacks_kernels_is_not_taken_for_warm(
     assert report["snapshot"] != lacking.id
 
 
-def test_a_training_that_must_be_warm_refuses_to_compile_and_names_the_graph(
-    warmed: tuple[Path, dict], target_folder: Path, tmp_path: Path
-):
-    """In front of the kernels alone, so that the C++ compiler is spared; no graph is found."""
-    without_graphs = shutil.ignore_patterns("fxgraph", "aotautograd")
-    cold = shutil.copytree(warmed[0] / CACHE, tmp_path / "cold", ignore=without_graphs)
-    done = run(target_folder, tmp_path / "out", cold, warm_only=True)
+def test_a_training_that_must_be_warm_refuses_to_compile_and_names_the_graph(trained: dict):
+    out, done = trained["cold"]
     assert done.returncode != 0
     assert "CompilationError: 'target_layer' for (1, 48, " in done.stderr
     assert "was not in the compile cache" in done.stderr
-    assert not (tmp_path / "out" / "draft").exists()
+    assert not (out / "draft").exists()
 
 
 def test_a_triton_cache_that_the_user_named_elsewhere_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
