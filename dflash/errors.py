@@ -91,6 +91,12 @@ class CompilationError(DFlashError):
     exit_code = 8
 
 
+class OutOfMemory(DFlashError):
+    """A GPU has too little memory for the sizes that were asked for."""
+
+    exit_code = 10
+
+
 class StepFailed(DFlashError):
     """A step's process ended badly. `exit_code` is the step's own status, so a caller's is true too."""
 

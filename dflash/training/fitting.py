@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from transformers import PretrainedConfig
 
-from dflash.errors import DFlashError
 from dflash.model.cross_entropy import PIECE
 from dflash.model.tiles import TILE
 from dflash.training.config import TrainConfig
@@ -20,12 +19,6 @@ from dflash.training.config import TrainConfig
 GIB = 2**30
 SPARE = 0.05
 """The share of a GPU's memory that is left unplanned: allocators lose some between tensors."""
-
-
-class OutOfMemory(DFlashError):
-    """A worker's GPU has too little memory for the sizes that were asked for."""
-
-    exit_code = 10
 
 
 @dataclass(frozen=True)

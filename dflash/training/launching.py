@@ -17,13 +17,13 @@ from dflash.errors import (
     CompilationError,
     DataError,
     DFlashError,
+    OutOfMemory,
     StepFailed,
     StorageError,
     UsageError,
 )
 from dflash.progress import Progress
 from dflash.training.config import TrainConfig
-from dflash.training.fitting import OutOfMemory
 
 
 def train_in_processes(

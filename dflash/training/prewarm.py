@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any
 from dflash.atomic import aside
 from dflash.compilation.cachekey import write_key
 from dflash.compilation.holders import hold
-from dflash.errors import CompilationError, DFlashError
+from dflash.errors import CompilationError, DFlashError, OutOfMemory
 from dflash.progress import Progress
-from dflash.training.fitting import OutOfMemory
 from dflash.training.graphset import GraphSet
 from dflash.training.report import first_input
 

@@ -19,10 +19,9 @@ from typing import Any
 
 from dflash.compilation.gate import Graph
 from dflash.compilation.hits import cache_counts
-from dflash.errors import DFlashError
+from dflash.errors import DFlashError, OutOfMemory
 from dflash.progress import Silent
 from dflash.training.crew import Crew
-from dflash.training.fitting import OutOfMemory
 from dflash.training.graphset import GraphSet
 from dflash.training.sources import Blank
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from transformers import PretrainedConfig
 
+from dflash.errors import OutOfMemory
 from dflash.training.config import TrainConfig
 from dflash.training.fitting import (
     Memory,
-    OutOfMemory,
     Sizes,
     corrected,
     drafter_cost,

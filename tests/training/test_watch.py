@@ -13,10 +13,11 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel, Qwen3Config
 
+from dflash.errors import OutOfMemory
 from dflash.model.draft import DFlashDraftModel
 from dflash.progress import Silent
 from dflash.training import watch
-from dflash.training.fitting import GIB, OutOfMemory
+from dflash.training.fitting import GIB
 from dflash.training.graphset import GraphSet
 from dflash.training.launching import _Told
 from dflash.training.prewarm import _Processes
