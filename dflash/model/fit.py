@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from transformers import PretrainedConfig
 
 from dflash.errors import CheckpointError
+from dflash.model.layout import read_config
 
 
 def refuse_misfit(draft: PretrainedConfig, target: PretrainedConfig, where: str) -> None:
@@ -20,6 +23,35 @@ def refuse_misfit(draft: PretrainedConfig, target: PretrainedConfig, where: str)
             where=where,
             cure="name the target that it was trained for",
         )
+
+
+def refuse_other_shape(folder: Path, wanted: PretrainedConfig) -> None:
+    """Compare a published drafter that is to be trained on with the configuration `wanted`. The size of its block is in
+    no weight, and may differ.
+
+    Raises:
+        CheckpointError: `folder` holds no drafter, or one of another shape; names all that differs, with both values.
+    """
+    try:
+        found = read_config(folder)
+    except (OSError, ValueError) as failure:
+        raise CheckpointError(f"not a drafter that can be read ({failure})", where=str(folder)) from failure
+    pairs = {name: (getattr(found, name), getattr(wanted, name)) for name in SHAPE}
+    for name in ("target_layer_ids", "mask_token_id"):
+        pairs[name] = found.dflash_config[name], wanted.dflash_config[name]
+    if differing := [f"its {name} is {mine}, not {asked}" for name, (mine, asked) in pairs.items() if mine != asked]:
+        raise CheckpointError(
+            f"the drafter to start from has another shape: {', '.join(differing)}",
+            where=str(folder),
+            cure="set train.draft as it was trained, or start from another",
+        )
+
+
+SHAPE = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "rms_norm_eps", "rope_parameters", "layer_types", "sliding_window"),
+)
+"""The fields that decide a drafter's weights, or what is computed with them."""
 
 
 def misfits(draft: PretrainedConfig, target: PretrainedConfig) -> list[str]:

@@ -164,15 +164,25 @@ def load_draft(folder: Path) -> DFlashDraftModel:
     return model.eval()
 
 
-@torch.no_grad()
 def publish(source: Path, out: Path) -> dict[str, Any]:
-    """Write the drafter of `source` into `out` and prove it: transformers loads it by its own `auto_map`, with the
-    same output to the last bit, after a context that is longer than the longest window. Returns what was written.
+    """Write the drafter of `source` into `out`, and prove it as `publish_draft` does. Returns what was written.
+
+    Raises:
+        CheckpointError: the drafter can not be loaded, or differs when transformers does.
+    """
+    mine = load_draft(source)
+    publish_draft(mine, out)
+    return {"tensors": len(mine.state_dict()), "parameters": sum(p.numel() for p in mine.parameters())}
+
+
+@torch.no_grad()
+def publish_draft(mine: DFlashDraftModel, out: Path) -> None:
+    """Write a drafter, in float32, into `out` and prove it: transformers loads it by its own `auto_map`, with the same
+    output to the last bit, after a context that is longer than the longest window.
 
     Raises:
         CheckpointError: the reloaded drafter differs.
     """
-    mine = load_draft(source)
     write_layout(mine, out)
     theirs = AutoModel.from_pretrained(out, trust_remote_code=True, local_files_only=True, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(0)
@@ -184,4 +194,3 @@ def publish(source: Path, out: Path) -> dict[str, Any]:
     outputs = [model(block, after, model.extend(None, features, before)) for model in (mine, theirs)]
     if not torch.equal(*outputs):
         raise CheckpointError("reloaded by transformers, the drafter gives another output", where=str(out))
-    return {"tensors": len(mine.state_dict()), "parameters": sum(p.numel() for p in mine.parameters())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection
 from functools import cache
@@ -17,7 +18,7 @@ from transformers.core_model_loading import convert_and_load_state_dict_in_model
 from transformers.modeling_utils import LoadStateDictConfig
 
 from dflash.errors import UsageError
-from dflash.model.layout import INDEX, WEIGHTS
+from dflash.model.layout import CONFIG, INDEX, WEIGHTS
 
 
 class Stored:
@@ -34,6 +35,13 @@ class Stored:
         """As safetensors' slices name it."""
         shape: list[int] = self._opened(self._file).get_slice(self._name).get_shape()
         return shape
+
+
+def identity_of(folder: Path) -> str:
+    """What tells a model from others without reading it whole: a digest of its configuration, and of the names and
+    sizes of its files of weights."""
+    weights = sorted((path.name, path.stat().st_size) for path in folder.glob("*.safetensors"))
+    return hashlib.sha256((folder / CONFIG).read_bytes() + repr(weights).encode()).hexdigest()
 
 
 def stored_tensors(folder: Path, device: torch.device) -> dict[str, Stored]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,17 @@ def _data(step: StepInputs) -> Result:
 def _prewarm(step: StepInputs) -> Result:
     from dflash.compilation.vault import Vault, vault_folder
     from dflash.model.target import target_config
+    from dflash.training.drafts import prove_layout
     from dflash.training.graphset import GraphSet
     from dflash.training.prewarm import prewarm
 
-    graphs = GraphSet.of(step.borrowed, target_config(_model(step)), step.results["data"]["buckets"])
-    return prewarm(graphs, step.out, step.progress, Vault(vault_folder(step.root)))
+    target = target_config(_model(step))
+    graphs = GraphSet.of(step.borrowed, target, step.results["data"]["buckets"])
+    with ThreadPoolExecutor(1) as pool:  # while other processes compile
+        exported = pool.submit(prove_layout, target, step.borrowed, step.out)
+        report = prewarm(graphs, step.out, step.progress, Vault(vault_folder(step.root)))
+        exported.result()
+    return report
 
 
 def _train(step: StepInputs) -> Result:
@@ -129,10 +136,19 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
 
 def _target_sources(config: TargetConfig) -> dict[str, str]:
-    """The corpus, or what names a model folder's contents: each file's bytes, but of weights the size alone."""
+    """The corpus, or what names a model folder's contents."""
     if config.folder is None:
         return _corpus(config)
-    files = sorted(path for path in Path(config.folder).glob("*") if path.is_file())
+    return _folder(config.folder)
+
+
+def _start_sources(config: TrainConfig) -> dict[str, str]:
+    return _folder(config.start) if config.start else {}
+
+
+def _folder(folder: str) -> dict[str, str]:
+    """Each file's bytes, but of weights the size alone."""
+    files = sorted(path for path in Path(folder).glob("*") if path.is_file())
     return {path.name: f"{path.stat().st_size} bytes" if path.suffix in WEIGHTS else sha256(path) for path in files}
 
 
@@ -195,6 +211,7 @@ KINDS: dict[str, StepKind] = {
             _offline(_train),
             takes=("target", "data", "prewarm"),
             sources=MODEL,
+            fingerprint=_start_sources,
             gpu=_on_gpu,
             describes="train the drafter",
         ),

@@ -180,7 +180,8 @@ class TrainConfig:
     `evaluate_batches` micro-batches at most each time; its weights stay as they are.
 
     `gamma` is the loss decay; left out, the paper's value for the block size is used, and a block size that the
-    paper does not list is refused, so that the decay is never off unnoticed.
+    paper does not list is refused, so that the decay is never off unnoticed. `start` is the folder of a published
+    drafter of the same shape whose weights are trained on, with a fresh optimizer.
     """
 
     draft: DraftConfig = field(default_factory=DraftConfig)
@@ -195,6 +196,7 @@ class TrainConfig:
     dpace_alpha: float = 0.5
     kl: float = 0.0
     gamma: float | None = None
+    start: str | None = None
     steps: int = 1000
     seed: int = 0
     checkpoint_every: int = 200

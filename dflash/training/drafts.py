@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -12,8 +14,9 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from dflash.errors import UsageError
 from dflash.model.draft import FULL, SLIDING, DFlashDraftModel, capture_layers
+from dflash.model.layout import publish_draft
 from dflash.training.batches import generator_of
-from dflash.training.config import DraftConfig
+from dflash.training.config import DraftConfig, TrainConfig
 
 
 def draft_config(target: PretrainedConfig, config: DraftConfig) -> Qwen3Config:
@@ -63,6 +66,19 @@ def draft_config(target: PretrainedConfig, config: DraftConfig) -> Qwen3Config:
         "block_size": config.block,
     }
     return draft
+
+
+def prove_layout(target: PretrainedConfig, config: TrainConfig, place: Path) -> None:
+    """Publish the drafter as it is before its first step, in a folder below `place` that is gone afterwards: if others
+    can not read it, that is better known before a long training than after it.
+
+    Raises:
+        UsageError: the configuration does not fit the target.
+        CheckpointError: transformers reads something else than was written.
+    """
+    draft = fresh_draft(draft_config(target, config.draft), config.seed)
+    with TemporaryDirectory(dir=place) as folder:
+        publish_draft(draft.eval(), Path(folder))
 
 
 def blank_draft(config: Qwen3Config, device: torch.device) -> DFlashDraftModel:

@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from transformers import PretrainedConfig, PreTrainedModel, Qwen3Config
 
 from dflash.model.draft import DFlashDraftModel, capture_layers
+from dflash.model.layout import load_draft
 from dflash.model.target import Ends, blank_target, load_ends, load_layers, refuse_unlike, target_config
 from dflash.training.drafts import blank_draft, fresh_draft
 
@@ -37,9 +38,9 @@ class Models(Protocol):
 
 
 class Real:
-    """The target of a model folder, and a drafter whose first weights `seed` decides."""
+    """The target of a model folder, and a drafter whose first weights `seed` decides, or the folder `start`."""
 
-    def __init__(self, folder: Path, seed: int, features: int | None = None) -> None:
+    def __init__(self, folder: Path, seed: int, features: int | None = None, start: Path | None = None) -> None:
         """`features` is the number of captured layers: the target's layers behind the last of them are never read.
         Without it all are, and the last norm.
 
@@ -47,7 +48,7 @@ class Real:
             UsageError: `folder` is no model folder.
         """
         self.target_config = target_config(folder)
-        self._folder, self._seed, self._features = folder, seed, features
+        self._folder, self._seed, self._features, self._start = folder, seed, features, start
 
     def target(self, device: torch.device, dtype: torch.dtype, mesh: DeviceMesh | None = None) -> PreTrainedModel:
         layers = layers_of(self.target_config, self._features)
@@ -59,7 +60,11 @@ class Real:
         return load_ends(self._folder, device, dtype)
 
     def draft(self, config: Qwen3Config, device: torch.device) -> DFlashDraftModel:
-        return fresh_draft(config, self._seed)
+        if self._start is None:
+            return fresh_draft(config, self._seed)
+        draft = blank_draft(config, torch.device("cpu"))  # by its own configuration: the block may be another
+        draft.load_state_dict(load_draft(self._start).state_dict())
+        return draft
 
 
 class Blank:

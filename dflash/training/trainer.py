@@ -13,7 +13,9 @@ from dflash.atomic import whole_folder
 from dflash.compilation.gate import Graph
 from dflash.compilation.hits import cache_counts
 from dflash.errors import CheckpointError, CompilationError, UsageError
+from dflash.model.fit import refuse_other_shape
 from dflash.model.layout import load_draft, write_description, write_layout
+from dflash.model.stored import identity_of
 from dflash.progress import Progress
 from dflash.training.batches import Batches
 from dflash.training.checkpoints import Checkpoint, Checkpoints
@@ -54,8 +56,12 @@ class Trainer:
         self._heldout = heldout or {}
         buckets = packed.keys() | (self._heldout.keys() if config.evaluate_every else ())
         on_graph = _refuse_to_compile if warm_only else _let_compile
-        models = Real(target, config.seed, config.captured)
+        start = Path(config.start) if config.start else None
+        models = Real(target, config.seed, config.captured, start)
         self._crew = Crew(config, models, buckets, progress, on_graph, group)
+        if start:
+            refuse_other_shape(start, self._crew.draft_config)
+        self._target = identity_of(target)
         self._stopping = stopping
         for each in (packed, self._heldout):
             refuse_mask_in(each, self._crew.draft_config.dflash_config["mask_token_id"])
@@ -117,7 +123,7 @@ class Trainer:
                 return
 
             def save(step: int) -> None:
-                about = {"config": asdict(config), "micro_batches": shift + step * a_step}
+                about = {"config": asdict(config), "target": self._target, "micro_batches": shift + step * a_step}
                 saving.save(step, about, lambda folder: write_description(worker.draft, folder))
 
             def sound(step: int, figures: dict[str, Any]) -> None:
@@ -155,6 +161,12 @@ class Trainer:
         }
 
     def _refuse_other_configuration(self, saved: Checkpoint) -> None:
+        if saved.state.get("target", self._target) != self._target:
+            raise CheckpointError(
+                "was made with another target",
+                where=str(saved.folder),
+                cure="train into another folder, or name that one",
+            )
         mine, theirs = json.loads(json.dumps(asdict(self.config))), saved.state["config"]
         differing = sorted(k for k in (mine.keys() | theirs.keys()) - _FREE if mine.get(k) != theirs.get(k))
         if differing:

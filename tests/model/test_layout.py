@@ -140,9 +140,13 @@ def test_transformers_alone_reads_it_by_the_code_shipped_beside_it(
 PUBLISH = """
 import sys
 from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 from dflash.errors import CheckpointError
 from dflash.model import layout
+from dflash.training import drafts
+from tests.tiny import target_config
+from tests.training.small import CONFIG
 source, good, bad, altered, sliding, shorter = map(Path, sys.argv[1:])
 print(layout.publish(source, good))
 print(layout.publish(sliding, sliding))
@@ -152,7 +156,13 @@ try:
     layout.publish(sliding, shorter)
 except CheckpointError as failure:
     print(failure)
+try:
+    drafts.prove_layout(target_config(), replace(CONFIG, draft=replace(CONFIG.draft, sliding=1, window=6)), bad)
+except CheckpointError as failure:
+    print(str(failure).partition(": ")[2])
 layout.published_config = published
+drafts.prove_layout(target_config(), CONFIG, bad)
+assert not list(bad.iterdir())
 layout.draft_module = SimpleNamespace(__file__=altered)
 try:
     layout.publish(source, bad)
@@ -174,6 +184,6 @@ def test_publishing_proves_that_transformers_gives_the_same_output(
     done = isolated(PUBLISH, *words, home=tmp_path, project=True)
     assert done.returncode == 0, done.stderr
     said = str({"tensors": 25, "parameters": sum(p.numel() for p in draft.parameters())})
-    complaints = [f"{each}: reloaded by transformers, the drafter gives another output" for each in (shorter, bad)]
-    assert done.stdout.splitlines() == [said, said, *complaints]
+    another = "reloaded by transformers, the drafter gives another output"
+    assert done.stdout.splitlines() == [said, said, f"{shorter}: {another}", another, f"{bad}: {another}"]
     assert (good / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
