@@ -53,11 +53,12 @@ def train_in_processes(
     request.write_text(json.dumps({**fields, **more}), encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
     command += [f"--nproc-per-node={config.topology.size}", sys.executable, "-m", "dflash.training.process"]
+    found = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     # A session of its own: Ctrl-C is for us, and torchrun would end all workers where they stand.
     with subprocess.Popen(
         [*command, str(request)],
-        cwd=Path(__file__).parents[2],
-        env={"OMP_NUM_THREADS": "1", **os.environ},
+        # Where we are, since folders may be named from here; so the package has to be found.
+        env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(found)},
         stdin=subprocess.PIPE,  # at whose end, ours, the workers end too
         stdout=subprocess.PIPE,
         text=True,

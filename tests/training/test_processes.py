@@ -38,9 +38,12 @@ def in_threads(target: Path, out: Path, config: TrainConfig) -> dict[str, Any]:
     return train(target, out, **{name: getattr(config, name) for name in ("topology", "steps", "checkpoint_every")})
 
 
-def test_a_target_and_a_drafter_as_processes_train_to_the_bits_of_threads(target_folder: Path, tmp_path: Path):
+def test_a_target_and_a_drafter_as_processes_train_to_the_bits_of_threads(
+    target_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     watching = Watching()
-    result = launch(target_folder, tmp_path / "processes", PAIR, watching)
+    monkeypatch.chdir(target_folder.parent)
+    result = launch(Path(target_folder.name), tmp_path / "processes", PAIR, watching)
     in_threads(target_folder, tmp_path / "threads", PAIR)
     assert same_bits(tmp_path / "processes", tmp_path / "threads")
     assert figures(tmp_path / "processes") == figures(tmp_path / "threads")
