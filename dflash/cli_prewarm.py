@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from dflash.cli import load, print_json, refuse_root, root_of
-from dflash.errors import BusyError, CompilationError, StorageError, UsageError
+from dflash.errors import BusyError, CompilationError, OutOfMemory, StorageError, UsageError
 from dflash.training.report import first_input
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dflash.hosts.inventory import Host
     from dflash.pipeline.schema import Pipeline
 
-ERRORS = {2: UsageError, 5: StorageError, 6: BusyError, 8: CompilationError}
+ERRORS = {2: UsageError, 5: StorageError, 6: BusyError, 8: CompilationError, 10: OutOfMemory}
 
 
 def prewarm(*, pipeline: str, host: str, environment: str, root: str, overrides: Sequence[str], as_json: bool) -> None:

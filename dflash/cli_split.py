@@ -39,7 +39,13 @@ def split(
 
     request = request_of(load(pipeline, overrides))
     topology = Topology(**request["train"]["topology"])
-    workers = workers or topology.targets + topology.drafters
+    if topology.target_gpus > 1:
+        raise UsageError(
+            "a target that is spread over GPUs can not be measured on one",
+            where="train.topology.target_gpus",
+            cure="set it to 1, if a GPU holds the target; else choose the split by hand",
+        )
+    workers = workers or topology.size
     if workers < 1:
         raise UsageError(f"is a number of workers, not {workers}", where="--workers", cure="give at least 1")
     if not link > 0:

@@ -10,6 +10,7 @@
     ├── BusyError             another run holds this folder                  (exit 6)
     ├── CheckpointError       a checkpoint that can not be used              (exit 7)
     ├── CompilationError      the closed set of graphs was left              (exit 8)
+    ├── OutOfMemory           a GPU has too little memory                    (exit 10)
     └── StepFailed            a step's process ended badly                   (its own exit status)
 
 Each says what failed, where (a file and line, or a layer), and what to do next; `str()` is one line.

@@ -10,7 +10,7 @@ import pytest
 
 from dflash import cli
 from dflash.cli_prewarm import request_of
-from dflash.cli_split import advice, measure_host, settings, table
+from dflash.cli_split import advice, measure_host, settings, split, table
 from dflash.errors import UsageError
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
@@ -69,7 +69,7 @@ def test_compiled_workers_are_measured_in_front_of_the_sealed_gate(tmp_path: Pat
     said = json.loads(done.stdout)
     assert said["figures"]["target_s"] > 0
     assert len(said["costs"]) == 8
-    assert sum(said["proposal"].values()) == 8
+    assert Topology(**said["proposal"]).size == 8
     assert any((tmp_path / "measuring" / "inductor").iterdir())
 
 
@@ -93,3 +93,10 @@ def test_numbers_that_can_not_be_are_refused_before_anything_is_measured(
 ):
     done = inv("split", *words, root=tmp_path)
     assert (done.returncode, done.stderr.strip()) == (2, complaint)
+
+
+def test_a_target_that_is_spread_over_gpus_is_not_measured_on_one():
+    spread = ["train.topology.target_gpus=2", "train.launcher=processes"]
+    words = {"host": "local", "environment": "local", "root": "", "workers": 0, "link": 300.0, "as_json": False}
+    with pytest.raises(UsageError, match=r"train\.topology\.target_gpus: a target that is spread over GPUs can not be"):
+        split(pipeline="pipelines/local.yaml", overrides=spread, **words)

@@ -109,7 +109,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         slopes, losses, surprises = torch.zeros_like(hidden), torch.zeros_like(weights), torch.zeros_like(weights)
         right = torch.zeros_like(labels, dtype=torch.bool)
-        for some in rows.split(rows_of_piece(len(labels))):
+        # Of no rows there would be one piece, which is empty: a shape that is in no closed set.
+        for some in rows.split(rows_of_piece(len(labels))) if len(rows) else ():
             taught = () if teacher is None else (teacher.states[teacher.places[some]], teacher.share)
             lost, hit, slope, *surprised = score(hidden[some], head, labels[some], weights[some], *taught)
             surprises.index_copy_(0, some, (surprised or [lost])[0].to(surprises.dtype))

@@ -33,8 +33,14 @@ class Communicator(Protocol):
     def all_reduce(self, tensor: Tensor, group: Sequence[int]) -> None:
         """Replace `tensor` by the sum over `group`, added in rank order: the same bits on every rank, every run."""
 
+    def asks(self, what: str) -> None:
+        """Say what this worker waits for now, where that is not by one of the calls here."""
+
     def finish(self) -> None:
-        """Wait until all that was sent has arrived."""
+        """Wait until all that was sent has arrived; nothing is asked of others any more."""
+
+    def meet(self, group: Sequence[int]) -> None:
+        """Wait for all of `group`, one of which may have something to write first."""
 
     def barrier(self) -> None:
         """Wait for all workers."""
@@ -177,8 +183,14 @@ class ThreadCommunicator:
                 shares[self.rank][place].copy_(shares[rank][place])
         self._group.wait(total.taken)
 
+    def asks(self, what: str) -> None:
+        """Nothing: who hangs is a question to processes."""
+
     def finish(self) -> None:
         """Nothing: what is in a channel stays there."""
+
+    def meet(self, group: Sequence[int]) -> None:
+        self.all_reduce(torch.zeros(1), group)
 
     def barrier(self) -> None:
         self._group.barrier()

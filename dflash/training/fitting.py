@@ -15,10 +15,9 @@ from transformers import PretrainedConfig
 from dflash.model.cross_entropy import PIECE
 from dflash.model.tiles import TILE
 from dflash.training.config import TrainConfig
+from dflash.training.costs import USABLE
 
 GIB = 2**30
-SPARE = 0.05
-"""The share of a GPU's memory that is left unplanned: allocators lose some between tensors."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Memory:
     @property
     def room(self) -> float:
         """What may be planned with."""
-        return (self.total - self.others) * (1 - SPARE)
+        return (self.total - self.others) * USABLE
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Cost:
+class Needs:
     """Bytes that a worker needs: `kept` for good, `once` whatever the sizes, and for each `token` of its rows and each
     `drafted` token."""
 
@@ -67,10 +66,10 @@ class Cost:
         by_row = self.token * sizes.length + self.drafted * sizes.anchors * sizes.block
         return self.kept + self.once + by_row * sizes.rows
 
-    def seen(self, sizes: Sizes, peak: float) -> Cost:
+    def seen(self, sizes: Sizes, peak: float) -> Needs:
         """The same, corrected so that `sizes` need `peak`: all but what is kept was estimated."""
         factor = max(0.0, peak - self.kept) / (self.of(sizes) - self.kept)
-        return Cost(self.kept, *(factor * each for each in (self.once, self.token, self.drafted)))
+        return Needs(self.kept, *(factor * each for each in (self.once, self.token, self.drafted)))
 
 
 def parameters(draft: PretrainedConfig) -> int:
@@ -81,7 +80,7 @@ def parameters(draft: PretrainedConfig) -> int:
     return int(draft.num_hidden_layers * layer + _features(draft) * hidden**2 + 2 * hidden)
 
 
-def drafter_cost(config: TrainConfig, draft: PretrainedConfig, *, tied: bool) -> Cost:
+def drafter_cost(config: TrainConfig, draft: PretrainedConfig, *, tied: bool) -> Needs:
     """A drafter worker's, before anything was seen; `draft` is the drafter's configuration, `tied` whether the target's
     embedding is its head, too."""
     wide = _bytes(config)
@@ -92,7 +91,7 @@ def drafter_cost(config: TrainConfig, draft: PretrainedConfig, *, tied: bool) ->
     master = 4 if wide < 4 else 0
     ends = draft.vocab_size * hidden * wide * (1 if tied else 2)
     layer = 4 * hidden + 3 * queries + 4 * pairs + 3 * inner
-    return Cost(
+    return Needs(
         kept=parameters(draft) * (wide + gradient + state + master) + ends,
         once=wide * PIECE * draft.vocab_size * (2 if config.kl else 1),
         token=wide * (2 * _handed(config, draft) + 3 * hidden + draft.num_hidden_layers * 4 * pairs),
@@ -100,12 +99,12 @@ def drafter_cost(config: TrainConfig, draft: PretrainedConfig, *, tied: bool) ->
     )
 
 
-def target_cost(config: TrainConfig, draft: PretrainedConfig, kept: float) -> Cost:
+def target_cost(config: TrainConfig, draft: PretrainedConfig, kept: float) -> Needs:
     """A target worker's, whose weights take `kept` bytes; its widths are those of the drafter."""
     wide = _bytes(config)
     hidden, inner = draft.hidden_size, draft.intermediate_size
     ahead = (1 + config.prefetch) * _handed(config, draft)
-    return Cost(kept=kept, once=0.0, token=wide * (ahead + 6 * hidden + 3 * inner), drafted=0.0)
+    return Needs(kept=kept, once=0.0, token=wide * (ahead + 6 * hidden + 3 * inner), drafted=0.0)
 
 
 def _bytes(config: TrainConfig) -> int:
@@ -121,7 +120,7 @@ def _features(draft: PretrainedConfig) -> int:
     return len(draft.dflash_config["target_layer_ids"])
 
 
-def smaller(cost: Cost, sizes: Sizes, buckets: Sequence[int], room: float) -> list[tuple[str, float]]:
+def smaller(cost: Needs, sizes: Sizes, buckets: Sequence[int], room: float) -> list[tuple[str, float]]:
     """What can be set so that a worker needs at most `room` bytes, and how many it needs then: one change each, or, if
     none is enough, one beside a single row. `sizes` are of the longest of `buckets`; nothing, if that does not do."""
     for before, rows in (("", sizes.rows), ("--set train.rows=1 ", 1)):
@@ -134,7 +133,7 @@ def smaller(cost: Cost, sizes: Sizes, buckets: Sequence[int], room: float) -> li
     return []
 
 
-def _changes(cost: Cost, sizes: Sizes, buckets: Sequence[int], before: str) -> Iterator[tuple[str, str, float]]:
+def _changes(cost: Needs, sizes: Sizes, buckets: Sequence[int], before: str) -> Iterator[tuple[str, str, float]]:
     """The kind of each change, how it is set, and what is needed then; of a kind the smallest change first."""
     for rows in range(sizes.rows - 1, 0, -1):
         yield "rows", f"{before}--set train.rows={rows}", cost.of(replace(sizes, rows=rows))
@@ -149,14 +148,14 @@ def _changes(cost: Cost, sizes: Sizes, buckets: Sequence[int], before: str) -> I
 
 
 def sizes_cure(
-    cost: Cost, failed: Sizes, buckets: Sequence[int], memory: Memory, *, wanted: float = 0.0, dtype: str
+    cost: Needs, failed: Sizes, buckets: Sequence[int], memory: Memory, *, wanted: float = 0.0, dtype: str
 ) -> str:
     """What to do for a worker that `wanted` so many bytes more for `failed`, and found `memory`."""
     all_there_was = memory.total - memory.others
     cost = cost.seen(failed, max(cost.of(failed), all_there_was))  # an estimate below it has proved wrong
     asked = replace(failed, length=buckets[-1])
     advice = []
-    if memory.others > GIB and cost.of(asked) <= memory.total * (1 - SPARE):
+    if memory.others > GIB and cost.of(asked) <= memory.total * USABLE:
         advice.append(f"end what else uses that GPU ({gib(memory.others)})")
     if memory.reserved - memory.hold > wanted > 0:
         advice.append("set PYTORCH_ALLOC_CONF=expandable_segments:True, since what is free is in pieces")
@@ -186,6 +185,6 @@ def gib(size: float) -> str:
     return f"{size / GIB:.1f} GiB"
 
 
-def corrected(cost: Cost, sizes: Sizes, peaks: Mapping[int, int]) -> Cost:
+def corrected(cost: Needs, sizes: Sizes, peaks: Mapping[int, int]) -> Needs:
     """`cost` after the warm-up of some buckets, whose peaks in bytes are given by length: the longest tells most."""
     return cost.seen(replace(sizes, length=max(peaks)), peaks[max(peaks)]) if peaks else cost

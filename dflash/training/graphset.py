@@ -69,14 +69,18 @@ class GraphSet:
 
     def places(self) -> list[tuple[str, int]]:
         """Role and rank of each worker whose graphs are its own: inductor's key holds the index of a GPU, so there it
-        is every worker, while on a CPU all workers of a role share theirs. A colocated drafter's are its target's, too;
-        a target that is spread over GPUs has none.
+        is every worker, while on a CPU all workers of a role share theirs. A colocated drafter's are its target's, too.
         """
+        drafters = self.train.topology.drafter_ranks
+        found = [("drafter" if rank in drafters else "target", rank) for rank in self.layout()]
+        if self.train.device == "cuda":
+            return found
+        return [next(each for each in found if each[0] == role) for role in ROLES if role in dict(found)]
+
+    def layout(self) -> list[int]:
+        """The ranks of all workers that have graphs, as they will run: a target that is spread over GPUs has none."""
         topology = self.train.topology
-        targets = topology.target_ranks if topology.target_gpus == 1 else range(0)
-        ranks = {"target": targets, "drafter": topology.drafter_ranks}
-        own = {role: ranks[role] if self.train.device == "cuda" else ranks[role][:1] for role in ROLES}
-        return [(role, rank) for role in ROLES for rank in own[role]]
+        return [*(topology.target_ranks if topology.target_gpus == 1 else ()), *topology.drafter_ranks]
 
     def key(self) -> dict[str, str]:
         """Everything that decides whether a cache of these graphs is valid on this machine, and nothing that only
@@ -85,6 +89,8 @@ class GraphSet:
         shapes: dict[str, Any] = {path: reduce(getitem, path.split("."), train) for path in GRAPH_FIELDS}
         if self.train.device == "cpu":  # a role's workers share their graphs, however many they are
             del shapes["topology"]
+            if self.train.topology.target_gpus > 1:
+                shapes["spread"] = True
         shapes |= {"target": dict(self.target), "buckets": list(self.buckets)}
         room = Path(__file__).parent
         graphs = [room / f"{name}.py" for name in _SOURCES]

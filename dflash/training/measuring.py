@@ -19,13 +19,14 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from dflash.compilation.gate import CompileGate
-from dflash.errors import UsageError
+from dflash.errors import OutOfMemory, UsageError
 from dflash.progress import Progress
 from dflash.training.batches import Batches
 from dflash.training.config import Topology, TrainConfig
 from dflash.training.costs import Figures
 from dflash.training.crew import Worker, refuse_long_rows, refuse_odd_lengths
 from dflash.training.drafts import draft_config
+from dflash.training.fitting import drafter_cost
 from dflash.training.heldout import HeldOut
 from dflash.training.packing import Rows
 from dflash.training.regions import Regions
@@ -34,10 +35,6 @@ from dflash.training.workers import DrafterWorker, TargetWorker, device_of, dtyp
 
 WARM, STEPS = 3, 12
 """Steps before the clock runs, and while it does."""
-
-A_PARAMETER = 16
-"""Bytes that training a parameter takes at the least: weight, gradient and two moments in float32; in bfloat16 the
-first two are half of that, and a float32 master comes to them."""
 
 Moment = float | torch.cuda.Event
 """A point in the work of a device."""
@@ -79,7 +76,7 @@ def measure(
         prefetch=config.prefetch,
         target_bytes=target_bytes,
         drafter_bytes=drafter_bytes,
-        memory_bytes=memory_of(bench.device) if bench.device.type == "cuda" else None,
+        memory_bytes=total_memory(bench.device) if bench.device.type == "cuda" else None,
     )
 
 
@@ -109,8 +106,8 @@ class Bench:
 
     def drafter(self) -> tuple[Alone, int | None]:
         """As `target`, of a drafter worker."""
-        weights = self._models.draft(self._shape, torch.device("meta")).parameters()
-        self._refuse_large("drafter", sum(A_PARAMETER * each.numel() for each in weights))
+        tied = bool(self._models.target_config.tie_word_embeddings)
+        self._refuse_large("drafter", int(drafter_cost(self._config, self._shape, tied=tied).kept))
         return self._run("drafter")
 
     def _run(self, role: str) -> tuple[Alone, int | None]:
@@ -142,12 +139,12 @@ class Bench:
 
     def _refuse_large(self, role: str, needed: int) -> None:
         """Before it is tried, since a system may end a process that asks for more memory than there is."""
-        if needed > memory_of(self.device):
+        if needed > total_memory(self.device):
             raise self._too_large(role)
 
-    def _too_large(self, role: str) -> UsageError:
-        return UsageError(
-            f"a {role} does not fit into the {memory_of(self.device) / 2**30:.1f} GiB of one device "
+    def _too_large(self, role: str) -> OutOfMemory:
+        return OutOfMemory(
+            f"a {role} does not fit into the {total_memory(self.device) / 2**30:.1f} GiB of one device "
             f"({self.device}) with {self._config.rows} rows of {self.length} tokens",
             where="train.rows",
             cure="lower train.rows or the longest of data.buckets, or choose a smaller target",
@@ -181,8 +178,14 @@ class Alone:
         self._asked.append(("sum", now(self._device)))
         self.largest_sum = max(self.largest_sum, tensor.nbytes)
 
+    def asks(self, what: str) -> None:
+        """There is nobody who would want to know."""
+
     def finish(self) -> None:
         """Nothing is under way."""
+
+    def meet(self, group: Sequence[int]) -> None:
+        """There is nobody to wait for."""
 
     def barrier(self) -> None:
         """There is nobody to wait for."""
@@ -222,7 +225,7 @@ def seconds(begun: Moment, ended: Moment) -> float:
     return float(begun.elapsed_time(ended)) / 1e3
 
 
-def memory_of(device: torch.device) -> int:
+def total_memory(device: torch.device) -> int:
     """All memory of a GPU, or of this machine, in bytes."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory

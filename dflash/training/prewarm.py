@@ -164,7 +164,7 @@ def _proof(graphs: GraphSet, cache: Path) -> list[dict[str, Any]]:
     """
     before = _kernels(cache)
     with _Processes(cache) as processes:
-        found = processes.warm_up(graphs, list(range(graphs.train.topology.size)), threads=1)
+        found = processes.warm_up(graphs, graphs.layout(), threads=1)
     missed = [f"{each['worker']}: {each['name']} for {each['inputs']}" for each in found if each["compiled"]]
     missed += [f"the kernel {name}" for name in sorted(_kernels(cache) - before)]
     if missed:

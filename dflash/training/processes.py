@@ -84,6 +84,9 @@ class ProcessCommunicator:
         self._prefetch, self._drafters, self._doing = prefetch, drafters, doing
         self._outgoing: dict[int, deque[tuple[dist.Work, Tensor]]] = {}
 
+    def asks(self, what: str) -> None:
+        self._doing.asks(what)
+
     def send(self, tensor: Tensor, to: int) -> None:
         under_way = self._outgoing.setdefault(to, deque())
         self._doing.asks(f"worker {to} to take features")
@@ -117,6 +120,11 @@ class ProcessCommunicator:
             self._doing.asks(f"worker {to} to take features")
             while under_way:
                 under_way.popleft()[0].wait()
+        self._doing.asks("")
+
+    def meet(self, group: Sequence[int]) -> None:
+        self._doing.asks("")  # a disk may be slow
+        dist.barrier(group=self._drafters)
 
     def barrier(self) -> None:
         dist.barrier()

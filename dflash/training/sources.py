@@ -68,13 +68,14 @@ class Real:
 
 
 class Blank:
-    """Models of the right shapes, with whatever memory holds for weights."""
+    """Models of the right shapes, with whatever memory holds for weights; of the target as much as a worker loads."""
 
-    def __init__(self, target: PretrainedConfig) -> None:
-        self.target_config = target
+    def __init__(self, target: PretrainedConfig, features: int | None = None) -> None:
+        """`features` as for `Real`."""
+        self.target_config, self._layers = target, layers_of(target, features)
 
     def target(self, device: torch.device, dtype: torch.dtype, mesh: DeviceMesh | None = None) -> PreTrainedModel:
-        return blank_target(self.target_config, device, dtype)
+        return blank_target(self.target_config, device, dtype, self._layers)
 
     def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
         config = self.target_config
@@ -87,16 +88,11 @@ class Blank:
 
 
 class Random(Blank):
-    """As `Blank`, with small random numbers, which nothing overflows; of the target as much as a target worker loads.
-    For measuring: how fast a GPU is depends a little on what it computes with."""
-
-    def __init__(self, target: PretrainedConfig, features: int | None) -> None:
-        """`features` as for `Real`."""
-        super().__init__(target)
-        self._layers = layers_of(target, features)
+    """As `Blank`, with small random numbers, which nothing overflows. For measuring: how fast a GPU is depends a little
+    on what it computes with."""
 
     def target(self, device: torch.device, dtype: torch.dtype, mesh: DeviceMesh | None = None) -> PreTrainedModel:
-        model = blank_target(self.target_config, device, dtype, self._layers)
+        model = super().target(device, dtype)
         model.initialize_weights()
         return model
 

@@ -27,7 +27,7 @@ from dflash.training.metrics import MetricLog
 from dflash.training.packing import Rows
 from dflash.training.saving import Saving
 from dflash.training.sources import Real
-from dflash.training.workers import TargetWorker, dtype_of
+from dflash.training.workers import NotFinite, TargetWorker, dtype_of
 
 
 class Trainer:
@@ -63,8 +63,10 @@ class Trainer:
             refuse_other_shape(start, self._crew.draft_config)
         self._target = identity_of(target)
         self._stopping = stopping
-        for each in (packed, self._heldout):
-            refuse_mask_in(each, self._crew.draft_config.dflash_config["mask_token_id"])
+        mask = self._crew.draft_config.dflash_config["mask_token_id"]
+        refuse_mask_in(packed, mask)
+        if config.evaluate_every:
+            refuse_mask_in(self._heldout, mask, "held-out row")
 
     def train(self, out: Path) -> dict[str, Any]:
         """Train to the last step; the drafter is in `out/draft`, and the figures of the end are returned, or nothing
@@ -130,12 +132,17 @@ class Trainer:
                 saving.check()
                 report(step, figures)
 
-            if rank == lead:
-                with Saving(checkpoints, worker.state, self.progress) as saving:
-                    begun = time.monotonic()
-                    worker.run(batches, heldout, first, sound, save, stopping)
-            else:
-                worker.run(batches, heldout, first, _nothing, _nothing, stopping)
+            try:
+                if rank == lead:
+                    with Saving(checkpoints, worker.state, self.progress) as saving:
+                        begun = time.monotonic()
+                        worker.run(batches, heldout, first, sound, save, stopping)
+                else:
+                    worker.run(batches, heldout, first, _nothing, _nothing, stopping)
+            except NotFinite:
+                worker.meet()
+                raise
+            worker.meet()
             if last.get("stop"):
                 crew.group.abort()
 
@@ -198,14 +205,14 @@ def _refuse_to_compile(worker: str, graph: Graph) -> None:
         )
 
 
-def refuse_mask_in(packed: Mapping[int, Rows], mask: int) -> None:
+def refuse_mask_in(packed: Mapping[int, Rows], mask: int, kind: str = "row") -> None:
     """Raise UsageError if the text holds the mask token: the drafter could not tell its blanks from words."""
     for bucket, rows in packed.items():
         for first in range(0, len(rows), _AT_ONCE):
             places = (rows.tokens[first : first + _AT_ONCE] == mask).nonzero()
             if len(places):
                 raise UsageError(
-                    f"the mask token {mask} is used by the data (bucket {bucket}, row {first + int(places[0, 0])})",
+                    f"the mask token {mask} is used by the data (bucket {bucket}, {kind} {first + int(places[0, 0])})",
                     where="train.draft.mask_token_id",
                     cure="name a vocabulary row that no text uses",
                 )

@@ -34,7 +34,7 @@ def warm_up(request: Mapping[str, Any], tell: Callable[[dict[str, Any]], object]
     def on_graph(worker: str, graph: Graph) -> None:
         tell({"worker": worker, **asdict(graph)})
 
-    crew = Crew(graphs.train, Blank(graphs.target_config()), graphs.buckets, Silent(), on_graph)
+    crew = Crew(graphs.train, Blank(graphs.target_config(), graphs.train.captured), graphs.buckets, Silent(), on_graph)
     crew.run(lambda worker, rank: None, request["ranks"])
     return {"counts": cache_counts().to_json(), "seconds": time.monotonic() - begun}
 

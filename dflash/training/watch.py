@@ -22,7 +22,7 @@ from dflash.training.fitting import (
     target_cost,
 )
 
-LOADING = "while it loaded its models"
+LOADING, TRAINING = "while it loaded its models", "while it trained"
 
 
 class Watch:
@@ -62,7 +62,7 @@ class Watch:
 
     def warmed(self) -> None:
         """The worker's warm-up is over."""
-        self._doing = "while it trained"
+        self._doing = TRAINING
 
     def named(self, failure: BaseException) -> BaseException:
         """The failure, or in place of torch's lack of memory one that says what would fit."""
@@ -87,19 +87,27 @@ class Watch:
         if loading:
             alone = drafts and not config.topology.colocated  # a target's parameters are not counted
             cure = loading_cure(counted.kept if alone else None, memory, config.dtype)
+            if not drafts:
+                cure += ", or spread the target over several with train.topology.target_gpus and launcher: processes"
         else:
             sizes = Sizes(config.rows, self._length, config.anchors, config.draft.block)
             cost = replace(counted, kept=self._held) if drafts else target_cost(config, self._draft, self._held)
             cost = corrected(cost, sizes, self.peaks)
             cure = sizes_cure(cost, sizes, self._buckets, memory, wanted=wanted, dtype=config.dtype)
+            if self._doing == TRAINING:
+                cure += "; with other sizes it begins anew, in another folder"
         return OutOfMemory(what, where=str(self._device), cure=cure)
 
 
-def lack_of_memory(failure: BaseException) -> torch.OutOfMemoryError | None:
-    """torch's lack of memory that is, or is behind, `failure`: compilers wrap it in exceptions of their own."""
+LACKS = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "Cuda failure 2 'out of memory'")
+"""What CUDA, cuBLAS and NCCL say of a lack of memory for what is theirs, which torch does not allocate."""
+
+
+def lack_of_memory(failure: BaseException) -> BaseException | None:
+    """The lack of memory that is, or is behind, `failure`: compilers wrap it in exceptions of their own."""
     cause: BaseException | None = failure
     while cause is not None:
-        if isinstance(cause, torch.OutOfMemoryError):
+        if isinstance(cause, torch.OutOfMemoryError) or any(words in str(cause) for words in LACKS):
             return cause
         cause = cause.__cause__ or cause.__context__
     return None

@@ -99,6 +99,8 @@ class TargetWorker:
         self._comm.finish()
 
     def _hand_on(self, batch: MicroBatch, work: Assignment) -> None:
+        if self._config.topology.target_gpus > 1:
+            self._comm.asks("the other workers of its target")
         features = self.features(batch)
         if work.target == self._comm.rank:  # every worker of a spread target has them
             self._comm.send(features, work.drafter)
@@ -107,6 +109,10 @@ class TargetWorker:
         """What the target has captured of `batch` (R, S, K * H), on this worker's device."""
         here = batch.to(self._device)
         return self._capture.features(here.tokens, here.positions, here.documents)
+
+
+class NotFinite(DFlashError):
+    """A loss or gradient is not a number; raised by all drafters at the same step."""
 
 
 class Step:
@@ -190,7 +196,7 @@ class DrafterWorker:
         `stopping` is asked on every rank; one step after any rank says yes, all end.
 
         Raises:
-            DFlashError: a loss or gradient was not finite, and the configuration says to stop then.
+            NotFinite: a loss or gradient is not finite, and the configuration says to stop then.
         """
         config = self._config
         before: Step | None = None
@@ -206,7 +212,12 @@ class DrafterWorker:
                 if due or end:
                     save(now.number)
             if end:
-                return
+                break
+        self._comm.finish()
+
+    def meet(self) -> None:
+        """Wait for the other drafters: a process that ended before the one that writes would end that, too."""
+        self._comm.meet(self._group)
 
     def _labels(self, batch: MicroBatch) -> Labels:
         return labels(batch, self._decay, self._config.draft.block)
@@ -223,7 +234,7 @@ class DrafterWorker:
         figures = torch.zeros(self._sums.size, dtype=torch.double, device=self._device)
         for (assignment, batch), wanted in zip(work, asked, strict=True):
             here, wanted = batch.to(self._device), wanted.to(self._device).scaled(scale)
-            outcome = self._drafting(here, self._features(assignment, batch), wanted)
+            outcome = self._drafting(here, self._features(assignment, here), wanted)
             outcome.loss.backward()
             figures += self._sums.of(outcome, wanted, batch.tokens.numel(), drafter=self._place, stop=stop)
         self._comm.all_reduce(figures, self._group)
@@ -243,7 +254,7 @@ class DrafterWorker:
         total = torch.zeros(self._sums.size + 1, dtype=torch.double, device=self._device)
         for assignment, batch in heldout.work_of(self._comm.rank):
             here, wanted = batch.to(self._device), self._labels(batch).to(self._device)
-            outcome = self._drafting(here, self._features(assignment, batch), wanted)
+            outcome = self._drafting(here, self._features(assignment, here), wanted)
             total[:-1] += self._sums.of(outcome, wanted, batch.tokens.numel(), drafter=self._place, stop=False)
             total[-1] += sent(wanted.share, self._device)
             del outcome  # and what a backward pass would need, before the next is made
@@ -269,7 +280,7 @@ class DrafterWorker:
         report(step.number, figures)
         return bool(figures["stop"])
 
-    def _fault(self, number: int, places: list[int], batches: Batches) -> DFlashError:
+    def _fault(self, number: int, places: list[int], batches: Batches) -> NotFinite:
         config = self._config
         drafters = [self._group[place] for place in places] or list(self._group)
         rows = [
@@ -277,7 +288,7 @@ class DrafterWorker:
             for rank in drafters
             for each in work_of(rank, number - 1, config.topology, config.accumulate)
         ]
-        return DFlashError(
+        return NotFinite(
             f"the {'loss' if places else 'gradient'} is not finite at step {number} ({'; '.join(rows)})",
             cure="look at those rows, lower train.optimizer.lr, or pass such steps over with train.not_finite=skip",
         )

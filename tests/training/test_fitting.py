@@ -13,8 +13,8 @@ from dflash.training.config import DraftConfig, OptimizerConfig, TrainConfig
 from dflash.training.drafts import draft_config
 from dflash.training.fitting import (
     GIB,
-    Cost,
     Memory,
+    Needs,
     Sizes,
     corrected,
     drafter_cost,
@@ -72,19 +72,19 @@ def test_weights_gradients_and_optimizer_state_are_counted(changes: dict, bytes_
         assert kept == parameters(LARGE_DRAFT) * bytes_each + ends * head
 
 
-ROUND = Cost(kept=10.0, once=2.0, token=1.0, drafted=0.5)
+ROUND = Needs(kept=10.0, once=2.0, token=1.0, drafted=0.5)
 
 
 def test_a_peak_that_was_seen_corrects_all_but_what_is_kept():
     small = Sizes(rows=2, length=4, anchors=2, block=4)
     assert ROUND.of(small) == 10 + 2 + 2 * (4 + 4)
     seen = corrected(ROUND, small, {2: 1000.0, 4: 46.0})
-    assert seen == Cost(kept=10.0, once=4.0, token=2.0, drafted=1.0)
+    assert seen == Needs(kept=10.0, once=4.0, token=2.0, drafted=1.0)
     assert corrected(ROUND, small, {}) == ROUND
 
 
 def needs(
-    asked: Sizes, room: float, cost: Cost = ROUND, buckets: tuple[int, ...] = (128, 256, 512)
+    asked: Sizes, room: float, cost: Needs = ROUND, buckets: tuple[int, ...] = (128, 256, 512)
 ) -> dict[str, float]:
     return dict(smaller(cost, asked, buckets, room))
 

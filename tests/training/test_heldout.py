@@ -145,7 +145,7 @@ def test_how_often_is_measured_may_differ_from_a_checkpoints(target_folder: Path
 def test_a_mask_token_in_held_out_rows_is_refused_by_row(target_folder: Path):
     packed = held_out()
     packed[48].tokens[1, 2] = CONFIG.draft.mask_token_id
-    with pytest.raises(UsageError, match=r"mask token 260 is used by the data \(bucket 48, row 1\)"):
+    with pytest.raises(UsageError, match=r"mask token 260 is used by the data \(bucket 48, held-out row 1\)"):
         Trainer(CONFIG, target_folder, rows(), Watching(), heldout=packed)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dflash.errors import UsageError
+from dflash.errors import OutOfMemory, UsageError
 from dflash.model.target import target_config
 from dflash.progress import Silent
 from dflash.training import measuring
@@ -53,9 +53,9 @@ def test_a_steps_micro_batches_lie_between_the_sum_before_and_the_sum_after_them
 def test_a_role_that_is_too_large_is_refused_before_it_is_tried(
     target_folder: Path, monkeypatch: pytest.MonkeyPatch, room: int, role: str
 ):
-    monkeypatch.setattr(measuring, "memory_of", lambda device: room)
+    monkeypatch.setattr(measuring, "total_memory", lambda device: room)
     with pytest.raises(
-        UsageError, match=f"a {role} does not fit into the .* GiB of one device .cpu. with 1 rows of 48"
+        OutOfMemory, match=f"a {role} does not fit into the .* GiB of one device .cpu. with 1 rows of 48"
     ):
         of(target_folder, draft=replace(CONFIG.draft, layers=16))
 
@@ -65,7 +65,7 @@ def test_a_device_that_is_full_is_one_clear_line(target_folder: Path, monkeypatc
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(measuring.DrafterWorker, "warm", full)
-    with pytest.raises(UsageError, match=r"a drafter does not fit .*; lower train.rows or the longest of data.buckets"):
+    with pytest.raises(OutOfMemory, match=r"a drafter does not fit .*; lower train.rows or the longest of data"):
         of(target_folder)
 
 

@@ -139,6 +139,14 @@ def test_what_shapes_a_graph_is_in_the_vaults_key(graphs: GraphSet, change: dict
     assert ingredient in {line.partition(":")[0] for line in differing(graphs.key(), other.key())}
 
 
+def test_a_target_that_is_spread_over_gpus_has_no_graphs_and_is_not_made_for_them(graphs: GraphSet):
+    spread = replace(COMPILED, topology=Topology(2, 2, target_gpus=2), launcher="processes")
+    assert replace(graphs, train=spread).layout() == [4, 5]
+    assert replace(graphs, train=spread).places() == [("drafter", 4)]
+    assert replace(graphs, train=replace(spread, device="cuda")).places() == [("drafter", 4), ("drafter", 5)]
+    assert replace(graphs, train=spread).key() != graphs.key()
+
+
 def test_another_bucket_is_another_set(graphs: GraphSet):
     assert replace(graphs, buckets=(48, 64)).key() != graphs.key()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ import pytest
 
 from dflash.errors import CheckpointError, StepFailed
 from dflash.progress import Metric
+from dflash.training.checkpoints import Checkpoints
 from dflash.training.config import Topology, TrainConfig, train_config
 from dflash.training.launching import train_in_processes
 from dflash.training.metrics import read_metrics
@@ -119,6 +122,31 @@ def test_a_worker_that_is_killed_takes_the_others_down_and_the_next_start_goes_o
     assert launch(target_folder, tmp_path / "out", config)["resumed_at"] >= 20
     in_threads(target_folder, tmp_path / "threads", config)
     assert same_bits(tmp_path / "out", tmp_path / "threads")
+
+
+SLOW_DISK = """
+import time
+from dflash.training.checkpoints import Checkpoints
+save = Checkpoints.save
+Checkpoints.save = lambda *words, **named: time.sleep(6) or save(*words, **named)
+"""
+"""Python runs a `sitecustomize` first, in each process."""
+
+
+@pytest.mark.nightly
+def test_all_drafters_wait_for_the_checkpoint_that_one_of_them_writes(
+    target_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A worker that ended before that would have torchrun end the writer."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW_DISK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    config = replace(PAIR, topology=Topology(1, 2), steps=100_000, checkpoint_every=100_000)
+    with pytest.raises(KeyboardInterrupt):
+        launch(target_folder, tmp_path / "out", config, Disturbing(10, lambda: os.kill(os.getpid(), signal.SIGINT)))
+    assert workers() == []
+    found = Checkpoints(tmp_path / "out" / "scratch" / "checkpoints").latest(Watching())
+    assert found
+    assert found.step >= 10
 
 
 @pytest.mark.nightly

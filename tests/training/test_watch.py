@@ -55,7 +55,7 @@ class Full(Real):
 
     def __init__(self, folder: Path, at: int = 0) -> None:
         super().__init__(folder, CONFIG.seed, CONFIG.draft.features)
-        self._at = at
+        self.folder, self._at = folder, at
 
     def target(self, device: torch.device, dtype: torch.dtype, mesh: DeviceMesh | None = None) -> PreTrainedModel:
         model = super().target(device, dtype, mesh)
@@ -79,7 +79,7 @@ def out_of_memory(models: Full, out: Path, monkeypatch: pytest.MonkeyPatch) -> O
     """How a training with these models ends."""
     monkeypatch.setattr("dflash.training.trainer.Real", lambda *_: models)
     with pytest.raises(OutOfMemory) as raised:
-        Trainer(CONFIG, out, rows(), Watching()).train(out)
+        Trainer(CONFIG, models.folder, rows(), Watching()).train(out)
     assert raised.value.__cause__ is LACK
     assert raised.value.exit_code == 10
     return raised.value
@@ -130,3 +130,16 @@ def test_a_warm_up_process_that_runs_out_of_memory_is_no_fault_of_its_graphs(
     graphs = GraphSet.of(CONFIG, target_config(), [32])
     with _Processes(tmp_path) as processes, pytest.raises(OutOfMemory, match="cuda:1: ran out; lower rows"):
         processes.warm_up(graphs, [1], threads=1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'",
+    ],
+)
+def test_what_torch_does_not_allocate_can_lack_memory_too(words: str):
+    assert watch.lack_of_memory(RuntimeError(words)) is not None
+    assert watch.lack_of_memory(RuntimeError("CUDA error: an illegal memory access")) is None
