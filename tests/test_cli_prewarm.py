@@ -48,7 +48,7 @@ def test_the_set_of_a_pipeline_is_known_from_its_file_alone():
     request = request_of(cli.load("pipelines/dflash-8gpu.yaml"))
     assert request["buckets"] == [1024, 2048, 3072]
     assert request["target"]["folder"] == "/models/Qwen3-8B"
-    assert request["train"]["topology"] == {"targets": 5, "drafters": 3}
+    assert request["train"]["topology"] == {"targets": 5, "drafters": 3, "target_gpus": 1}
 
 
 def test_without_compilation_nothing_is_warmed(tmp_path: Path):

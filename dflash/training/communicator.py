@@ -66,6 +66,9 @@ class Group(Protocol):
     def mesh(self, rank: int) -> DeviceMesh | None:
         """The processes over which the target of worker `rank` is spread; None where it is whole."""
 
+    def told(self, number: int) -> list[int]:
+        """The `number` of each worker, where they are on several hosts; of this process's else, which all have."""
+
     def wait(self, barrier: threading.Barrier) -> None:
         """Wait for this process's threads at `barrier`, and for all other workers; or raise `Aborted`."""
 
@@ -91,6 +94,9 @@ class ThreadGroup:
 
     def mesh(self, rank: int) -> None:
         """Threads have whole targets."""
+
+    def told(self, number: int) -> list[int]:
+        return [number]
 
     def abort(self) -> None:
         with self._changed:

@@ -5,6 +5,7 @@ Gloo on a CPU, NCCL between GPUs. On a CPU sums are made in rank order, as threa
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -52,6 +53,9 @@ class ProcessGroup:
         spread = config.topology.target_groups if config.topology.target_gpus > 1 else []
         self._targets = {group: dist.new_group(list(group), timeout=patience) for group in spread}
         self._device = config.device
+        # Workers of one host look into the same folders. Those of several have to ask, by a way that needs no GPU.
+        several = int(os.environ["WORLD_SIZE"]) > int(os.environ["LOCAL_WORLD_SIZE"])
+        self._hosts = dist.new_group(backend="gloo", timeout=patience) if several else None
 
     def communicator(self, rank: int) -> Communicator:
         """This worker's end; `rank` is its own."""
@@ -61,6 +65,14 @@ class ProcessGroup:
         """The target group of `rank`, if its target is spread over one."""
         made = next((made for ranks, made in self._targets.items() if rank in ranks), None)
         return None if made is None else DeviceMesh.from_group(made, self._device)
+
+    def told(self, number: int) -> list[int]:
+        """The `number` of every worker, if there are several hosts."""
+        if self._hosts is None:
+            return [number]
+        parts = [torch.zeros(1, dtype=torch.long) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, torch.tensor([number]), group=self._hosts)
+        return [int(part) for part in parts]
 
     def wait(self, barrier: threading.Barrier) -> None:
         """Wait for this process's threads at `barrier`, and for all other processes."""

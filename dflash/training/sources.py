@@ -72,10 +72,10 @@ class Blank:
 
     def __init__(self, target: PretrainedConfig, features: int | None = None) -> None:
         """`features` as for `Real`."""
-        self.target_config, self._layers = target, layers_of(target, features)
+        self.target_config, self._features = target, features
 
     def target(self, device: torch.device, dtype: torch.dtype, mesh: DeviceMesh | None = None) -> PreTrainedModel:
-        return blank_target(self.target_config, device, dtype, self._layers)
+        return blank_target(self.target_config, device, dtype, layers_of(self.target_config, self._features))
 
     def ends(self, device: torch.device, dtype: torch.dtype) -> Ends:
         config = self.target_config

@@ -84,6 +84,12 @@ class Trainer:
         crew, checkpoints = self._crew, Checkpoints(out / "scratch" / "checkpoints")
         saved = checkpoints.latest(self.progress)
         first = saved.step if saved else 0
+        if len(found := set(crew.group.told(first))) > 1:
+            raise CheckpointError(
+                f"the hosts of this training see different checkpoints, of steps {', '.join(map(str, sorted(found)))}",
+                where=str(checkpoints.folder),
+                cure="give them one folder, by a file system that they share",
+            )
         lead = self.config.topology.drafter_ranks[0]
         leads = lead in crew.group.ranks
         if saved:

@@ -3,6 +3,7 @@ or a process."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -34,7 +35,8 @@ def dtype_of(config: TrainConfig) -> torch.dtype:
 
 
 def device_of(rank: int, config: TrainConfig) -> torch.device:
-    """The device of a worker: one GPU each, or one of as many virtual devices that are all the CPU.
+    """The device of a worker: one GPU each, or one of as many virtual devices that are all the CPU. A process's GPU is
+    the one of its number on its host, where there are several hosts.
 
     Raises:
         UsageError: there are fewer GPUs than workers.
@@ -42,6 +44,8 @@ def device_of(rank: int, config: TrainConfig) -> torch.device:
     if config.device == "cpu":
         return torch.device("cpu")
     found, wanted = torch.cuda.device_count(), config.topology.size
+    if config.launcher == "processes" and "LOCAL_RANK" in os.environ:  # torchrun's
+        rank, wanted = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     if found < wanted:
         raise UsageError(
             f"{wanted} workers need {wanted} GPUs, and torch {torch.__version__} sees {found}",

@@ -85,12 +85,13 @@ def _train(step: StepInputs) -> dict:
     rows = []
     done = start
     try:
-        for done in range(start, step.config.steps):
-            row = {"step": done, "loss": 5.0 / (done + 1), "accuracy": [0.5, 0.25], "accept_len": 1.5}
+        for number in range(start, step.config.steps):
+            time.sleep(step.config.seconds)
+            row = {"step": number, "loss": 5.0 / (number + 1), "accuracy": [0.5, 0.25], "accept_len": 1.5}
             rows.append(row)
             metrics = {"loss": row["loss"], "accuracy": row["accuracy"], "tokens_per_s": 1234.0}
-            step.progress.update(done + 1, step.config.steps, metrics)
-            time.sleep(step.config.seconds)
+            done = number + 1
+            step.progress.update(done, step.config.steps, metrics)
     except KeyboardInterrupt:
         checkpoint.write_text(str(done))
         raise

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -122,6 +127,61 @@ def test_a_worker_that_is_killed_takes_the_others_down_and_the_next_start_goes_o
     assert launch(target_folder, tmp_path / "out", config)["resumed_at"] >= 20
     in_threads(target_folder, tmp_path / "threads", config)
     assert same_bits(tmp_path / "out", tmp_path / "threads")
+
+
+def two_hosts(target: Path, outs: Sequence[Path], config: TrainConfig) -> tuple[list[int], str]:
+    """A torchrun for each of two hosts, which are this one, with half of the workers each and a folder; how they ended,
+    and all that they said."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with ExitStack() as stack:
+        running = []
+        for number, out in enumerate(outs):
+            (out / "scratch").mkdir(parents=True, exist_ok=True)
+            fields = {"train": asdict(config), "target": str(target), "out": str(out), "stop": str(out / "stop")}
+            for name, packed in {"rows": rows(), "heldout": held_out()}.items():
+                save_rows(out / name, packed)
+                fields[name] = str(out / name)
+            request = out / "scratch" / f"request{number}.json"
+            request.write_text(json.dumps({**fields, "warm_only": False}))
+            command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={number}"]
+            command += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+            command += [f"--nproc-per-node={config.topology.size // 2}", "--no-python"]
+            command += [sys.executable, "-m", "dflash.training.process", str(request)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            running.append(stack.enter_context(subprocess.Popen(command, text=True, **pipes)))
+        with ThreadPoolExecutor() as pool:  # their input stays open: at its end workers end
+            said = list(pool.map(lambda each: each.stdout.read(), running))
+        return [each.wait() for each in running], "".join(said)
+
+
+@pytest.mark.nightly
+def test_workers_of_two_hosts_that_share_a_folder_train_to_the_bits_of_threads_and_go_on(
+    target_folder: Path, tmp_path: Path
+):
+    """The second host's workers are drafters, beside another on the first."""
+    config = replace(PAIR, topology=Topology(1, 3), launcher="processes")
+    in_threads(target_folder, tmp_path / "threads", config)
+    shared = tmp_path / "shared"
+    for begun in ("worker 3 (drafter) is warm", "train: resumed at step 3 of 6"):
+        statuses, said = two_hosts(target_folder, [shared, shared], config)
+        assert statuses == [0, 0], said
+        assert begun in said
+        assert figures(shared) == figures(tmp_path / "threads")
+        assert same_bits(shared, tmp_path / "threads")
+        shutil.rmtree(shared / "scratch" / "checkpoints" / "step-00000006")
+        shutil.rmtree(shared / "draft")
+
+
+@pytest.mark.nightly
+def test_hosts_that_see_different_checkpoints_are_refused(target_folder: Path, tmp_path: Path):
+    config = replace(PAIR, launcher="processes")
+    one, other = tmp_path / "one", tmp_path / "other"
+    launch(target_folder, one, config)
+    statuses, said = two_hosts(target_folder, [one, other], config)
+    assert 0 not in statuses
+    assert "see different checkpoints, of steps 0, 6" in said
 
 
 SLOW_DISK = """
