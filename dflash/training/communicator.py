@@ -67,7 +67,8 @@ class Group(Protocol):
         """The processes over which the target of worker `rank` is spread; None where it is whole."""
 
     def told(self, number: int) -> list[int]:
-        """The `number` of each worker, where they are on several hosts; of this process's else, which all have."""
+        """Each worker's `number` where they are on several hosts; where they are on one, whose folders all see, this
+        process's alone."""
 
     def wait(self, barrier: threading.Barrier) -> None:
         """Wait for this process's threads at `barrier`, and for all other workers; or raise `Aborted`."""
