@@ -56,6 +56,12 @@ def test_a_folder_without_a_drafter_is_named(target_folder: Path, tmp_path: Path
         Trainer(replace(CONFIG, start=str(tmp_path)), target_folder, rows(), Watching())
 
 
+def test_a_drafters_description_that_is_none_is_named(target_folder: Path, tmp_path: Path):
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(CheckpointError, match=rf"^{tmp_path}: not a drafter that can be read"):
+        Trainer(replace(CONFIG, start=str(tmp_path)), target_folder, rows(), Watching())
+
+
 def test_another_drafter_to_start_from_makes_the_step_run_again(trained: Path, tmp_path: Path):
     folder = shutil.copytree(trained / "draft", tmp_path / "draft")
     fingerprint = KINDS["train"].fingerprint
