@@ -26,7 +26,7 @@ from dflash.training.batches import MicroBatch
 from dflash.training.communicator import ThreadGroup
 from dflash.training.config import DraftConfig, OptimizerConfig, Topology, TrainConfig
 from dflash.training.crew import Crew, Worker
-from dflash.training.drafts import draft_config
+from dflash.training.drafts import draft_config, handed_over
 from dflash.training.heldout import HeldOut
 from dflash.training.measuring import random_batches
 from dflash.training.optimizer import AdamW
@@ -145,7 +145,7 @@ class DraftStep:
         ends = models.ends(device, torch.bfloat16)
         self.drafting = Drafting(draft, self.flat.weights, *ends, regions, config.dpace, config.kl)
         self.optimizer = AdamW(self.flat, config.optimizer, regions.update, steps=10_000)
-        self.width = (len(draft.target_layer_ids) + (config.kl > 0)) * SHAPE.hidden_size
+        self.width = handed_over(config, SHAPE)
         self.decay = slot_decay(config.draft.block, config.decay) if config.dpace is None else None
         self._made: dict[int, tuple[MicroBatch, Tensor]] = {}
         self._taken = 0

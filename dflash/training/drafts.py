@@ -68,6 +68,12 @@ def draft_config(target: PretrainedConfig, config: DraftConfig) -> Qwen3Config:
     return draft
 
 
+def handed_over(config: TrainConfig, draft: PretrainedConfig) -> int:
+    """Numbers that a target hands over for each token: its captured states, and with `kl` what its LM head reads.
+    `draft` is the drafter's configuration."""
+    return (len(draft.dflash_config["target_layer_ids"]) + (config.kl > 0)) * int(draft.hidden_size)
+
+
 def prove_layout(target: PretrainedConfig, config: TrainConfig, place: Path) -> None:
     """Publish the drafter as it is before its first step, in a folder below `place` that is gone afterwards: if others
     can not read it, that is better known before a long training than after it.

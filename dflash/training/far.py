@@ -75,10 +75,15 @@ def main() -> int:
         _print(report=warmed(json.load(sys.stdin), Path(root).expanduser().absolute(), host))
         return 0
     except Exception as failure:
-        if not isinstance(failure, DFlashError):
-            traceback.print_exception(failure)
-        print(as_answer(failure), file=sys.stderr)
-        return getattr(failure, "exit_code", 1)
+        return answered(failure)
+
+
+def answered(failure: Exception) -> int:
+    """Say on standard error what has failed; the exit status for it."""
+    if not isinstance(failure, DFlashError):
+        traceback.print_exception(failure)
+    print(as_answer(failure), file=sys.stderr)
+    return getattr(failure, "exit_code", 1)
 
 
 def _print(**line: object) -> None:

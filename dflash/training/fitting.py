@@ -16,6 +16,7 @@ from dflash.model.cross_entropy import PIECE
 from dflash.model.tiles import TILE
 from dflash.training.config import TrainConfig
 from dflash.training.costs import USABLE
+from dflash.training.drafts import handed_over
 
 GIB = 2**30
 
@@ -94,7 +95,7 @@ def drafter_cost(config: TrainConfig, draft: PretrainedConfig, *, tied: bool) ->
     return Needs(
         kept=parameters(draft) * (wide + gradient + state + master) + ends,
         once=wide * PIECE * draft.vocab_size * (2 if config.kl else 1),
-        token=wide * (2 * _handed(config, draft) + 3 * hidden + draft.num_hidden_layers * 4 * pairs),
+        token=wide * (2 * handed_over(config, draft) + 3 * hidden + draft.num_hidden_layers * 4 * pairs),
         drafted=wide * (draft.num_hidden_layers * layer + 2 * hidden),
     )
 
@@ -103,17 +104,12 @@ def target_cost(config: TrainConfig, draft: PretrainedConfig, kept: float) -> Ne
     """A target worker's, whose weights take `kept` bytes; its widths are those of the drafter."""
     wide = _bytes(config)
     hidden, inner = draft.hidden_size, draft.intermediate_size
-    ahead = (1 + config.prefetch) * _handed(config, draft)
+    ahead = (1 + config.prefetch) * handed_over(config, draft)
     return Needs(kept=kept, once=0.0, token=wide * (ahead + 6 * hidden + 3 * inner), drafted=0.0)
 
 
 def _bytes(config: TrainConfig) -> int:
     return 2 if config.dtype == "bfloat16" else 4
-
-
-def _handed(config: TrainConfig, draft: PretrainedConfig) -> int:
-    """Numbers that a target hands over for each token."""
-    return (_features(draft) + (config.kl > 0)) * int(draft.hidden_size)
 
 
 def _features(draft: PretrainedConfig) -> int:

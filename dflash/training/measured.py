@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dflash.errors import DFlashError, as_answer, storage_error
-from dflash.training.far import Lines, graph_set
+from dflash.errors import storage_error
+from dflash.training.far import Lines, answered, graph_set
 from dflash.training.prewarm import CACHE, use_cache
 
 
@@ -53,10 +52,7 @@ def main() -> int:
             out.write(f"{json.dumps({'figures': figures})}\n")
             return 0
         except Exception as failure:
-            if not isinstance(failure, DFlashError):
-                traceback.print_exception(failure)
-            print(as_answer(failure), file=sys.stderr)
-            return getattr(failure, "exit_code", 1)
+            return answered(failure)
 
 
 if __name__ == "__main__":

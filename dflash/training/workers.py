@@ -20,6 +20,7 @@ from dflash.training.batches import Batches, MicroBatch, sent
 from dflash.training.checkpoints import Checkpoint
 from dflash.training.communicator import Communicator
 from dflash.training.config import TrainConfig
+from dflash.training.drafts import handed_over
 from dflash.training.heldout import HeldOut
 from dflash.training.metrics import Reading, Sums
 from dflash.training.muon import Muon
@@ -158,7 +159,7 @@ class DrafterWorker:
         self._group = config.topology.drafter_ranks
         self._place = self._group.index(comm.rank)
         self._sums = Sums(config.draft.block, len(self._group))
-        self._width = (len(draft.target_layer_ids) + (config.kl > 0)) * draft.config.hidden_size
+        self._width = handed_over(config, draft.config)
         optimizer = Muon if config.optimizer.name == "muon" else AdamW
         self._optimizer = optimizer(self._flat, config.optimizer, regions.update, steps=config.steps)
 
