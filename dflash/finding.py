@@ -13,7 +13,8 @@ Severity = Literal["ok", "warn", "block"]
 class Finding:
     """One subject: what was `found`, whether work may go on, and what to do (`cure`) when it may not.
 
-    `name` says which kind of finding it is, for programs; `cause` how such a thing comes about.
+    `name` says which kind of finding it is, for programs; `cause` how such a thing comes about; `layer` where it was
+    found, when there are several on the way to a machine.
     """
 
     severity: Severity
@@ -22,6 +23,7 @@ class Finding:
     cure: str = ""
     name: str = ""
     cause: str = ""
+    layer: str = ""
 
     def to_json(self) -> dict[str, str]:
         return asdict(self)

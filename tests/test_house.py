@@ -18,7 +18,7 @@ SHARED = {"errors", "progress", "finding", "atomic", "document", "validation"}
 MAY_USE = {
     "hosts": set(),
     "environments": {"hosts"},
-    "provision": {"environments"},
+    "provision": {"hosts", "environments"},
     "images": {"hosts", "environments"},
     "compilation": {"hosts", "environments"},
     "model": {"compilation"},

@@ -14,7 +14,7 @@ from typing import Any
 from dflash.atomic import sha256
 from dflash.errors import CompilationError
 from dflash.pipeline.kinds import StepInputs, StepKind
-from dflash.provision.checks import CheckConfig
+from dflash.provision.checks.here import CheckConfig
 from dflash.training import corpus
 from dflash.training.config import (
     GRAPH_FIELDS,

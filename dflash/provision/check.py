@@ -11,8 +11,8 @@ from dflash.environments import read_spec, verify
 from dflash.errors import EnvironmentMismatch
 from dflash.finding import Finding, worst_first
 from dflash.progress import Progress
-from dflash.provision import facts
-from dflash.provision.checks import CheckConfig, judge
+from dflash.provision.checks.here import CheckConfig, judge
+from dflash.provision.facts import here as facts
 from dflash.provision.table import findings_of
 
 REPOSITORY = Path(__file__).parents[2]

@@ -11,8 +11,9 @@ from rich.console import Console
 from dflash.environments import EnvironmentSpec
 from dflash.errors import EnvironmentMismatch
 from dflash.progress import Silent
-from dflash.provision import CheckConfig, Finding, check, facts, findings_of, print_table, require
-from dflash.provision.checks import judge
+from dflash.provision import CheckConfig, Finding, check, findings_of, print_table, require
+from dflash.provision.checks.here import judge
+from dflash.provision.facts import here as facts
 
 GIB = 2**30
 SPEC = EnvironmentSpec(name="x", python=">=3.11,<3.14", torch="2.13.0+cpu", torch_backend="cpu")

@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from dflash.environments.spec import EnvironmentSpec
 from dflash.environments.verify import REMAKE
 from dflash.finding import Finding
-from dflash.provision.facts import CompilerFact, DiskFact, Facts, TorchFact
+from dflash.provision.facts.here import CompilerFact, DiskFact, Facts, TorchFact
 
 GIB = 2**30
 _SMALL_SHM = 64 * 2**20

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash.provision import facts
+from dflash.provision.facts import here as facts
 
 MEMINFO = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:   12000000 kB\n"
 KIB, MIB, GIB = 2**10, 2**20, 2**30

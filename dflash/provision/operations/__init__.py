@@ -1,0 +1,1 @@
+"""What changes a machine: generators from facts to changes, which run nothing themselves."""
