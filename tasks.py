@@ -8,7 +8,7 @@ from invoke.tasks import task
 
 import tasks_cache
 import tasks_env
-from dflash import cli, cli_evaluate, cli_hosts, cli_images, cli_prewarm, cli_split
+from dflash import cli, cli_evaluate, cli_hosts, cli_images, cli_prewarm, cli_provision, cli_split
 from dflash.cli_help import HELP, LOCAL, helped
 
 WHERE_TO_RUN = ("pipeline", "host", "root", "set", "json")
@@ -114,6 +114,15 @@ def evaluate(
 def check(context: Context, pipeline: str = LOCAL, root: str = "", json: bool = False) -> None:
     """Check this machine and its environment against the lock."""
     cli.check(pipeline=pipeline, root=root, as_json=json)
+
+
+@task(iterable=["only"], auto_shortflags=False, help=helped("host", "plan", "only", "json"))
+@cli.verb
+def provision(
+    context: Context, host: str, plan: bool = False, only: Sequence[str] | None = None, json: bool = False
+) -> None:
+    """Make hosts what hosts.yaml says they have."""
+    cli_provision.provision(host=host, only=only or (), preview=plan, as_json=json)
 
 
 @task(auto_shortflags=False, help=helped("run", "root", "json"))
@@ -243,6 +252,7 @@ namespace = Collection(
         split,
         evaluate,
         check,
+        provision,
         show,
         runs,
         execute,

@@ -53,6 +53,8 @@ HELP = {
     "image": "The image to build, one of docker/images.yaml (default: train).",
     "base": "Build on this instead: one of docker/bases.yaml, REPOSITORY@sha256:…, or an image that the engine has.",
     "push": "Push it to REPOSITORY[:TAG] as well.",
+    "plan": "Change nothing; show what would change, as a diff.",
+    "only": "Do this part alone, such as packages or uv; may be given many times.",
     "out": "Put the image's OCI tar here as well.",
     "twice": "Build it twice without a cache, and compare.",
     "reference": "The image by its digest: REPOSITORY@sha256:….",
