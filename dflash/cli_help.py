@@ -4,6 +4,8 @@ LOCAL = "pipelines/local.yaml"
 HELP = {
     "pipeline": f"The pipeline's YAML file (default: {LOCAL}).",
     "host": "A chain such as ssh:root@gpu1/pct:200, or a name of hosts.yaml; exec and ping take several, with commas.",
+    "hosts": "Check these instead of this machine: chains or names of hosts.yaml, with commas.",
+    "fix": "Mend what can be mended by itself on the host, and check again.",
     "root": "The folder that holds work/ and runs/ (default: this project's folder).",
     "set": "Change a step's configuration: step.key=value; may be given many times.",
     "json": "Print one JSON document on standard output, and nothing else there.",

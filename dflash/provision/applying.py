@@ -244,3 +244,13 @@ def _plain(step: Step) -> dict[str, str]:
         case Refused():
             told["why"] = str(outcome.error)
     return told
+
+
+def apply(chain: Chain, operations: Sequence[Named], tell: Tell) -> Provisioned:
+    """Make the machine at the end of `chain` have what `operations` say, beside any declaration.
+
+    Raises:
+        ActionFailed, HostError, DFlashError: as `provision`.
+    """
+    with _Machine(chain) as machine:
+        return machine.apply(operations, tell)

@@ -16,6 +16,7 @@ from dflash.hosts.connection import Connection
 from dflash.hosts.failures import HostError
 from dflash.hosts.reach import reach
 from dflash.provision.checks.order import host_facts, inside_facts
+from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Facts, read
 
 CONTAINERS = (Pct, Lxc, Incus, Lxd, Docker)
@@ -82,17 +83,17 @@ class Look:
     began: float
 
 
-def look(way: Way) -> Look:
-    """Ask for everything that the layers judge.
+def look(way: Way, want: Wanted) -> Look:
+    """Ask for everything that the layers judge by what is wanted.
 
     Raises:
         LostConnection: a stream broke.
     """
     began = time.time()
     if way.inside is way.host:
-        known = read(way.host, [*host_facts(), *inside_facts()])
+        known = read(way.host, [*host_facts(want), *inside_facts()])
         return Look(known, known, began)
     with ThreadPoolExecutor(1, thread_name_prefix="inside") as pool:
         later = pool.submit(read, way.inside, inside_facts()) if way.inside else None
-        host = read(way.host, host_facts())
+        host = read(way.host, host_facts(want))
         return Look(host, later.result() if later else None, began)

@@ -15,8 +15,9 @@ import yaml
 
 from dflash.errors import DFlashError
 from dflash.hosts.chain import parse_chain
+from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Facts
-from dflash.provision.look import look, opened
+from dflash.provision.look import container_of, look, opened
 
 
 class _Dumper(yaml.SafeDumper):
@@ -40,10 +41,11 @@ def outputs_of(known: Facts) -> dict[str, dict[str, Any]]:
 
 def record(chain: str) -> str:
     """The answers of a machine as YAML: `host`, and `inside` where that is another. Raises HostError, ChainError."""
-    with opened(parse_chain(chain)) as way:
+    parsed = parse_chain(chain)
+    with opened(parsed) as way:
         if way.failure:
             raise way.failure
-        found = look(way)
+        found = look(way, Wanted(container=container_of(parsed)))
     document = {"host": outputs_of(found.host)}
     if found.inside is not None and found.inside is not found.host:
         document["inside"] = outputs_of(found.inside)

@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from dflash.provision.checks.order import host_facts, inside_facts
+from dflash.provision.checks.wanted import Wanted
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -24,7 +25,7 @@ sys.exit(main())
     done = subprocess.run([sys.executable, "-Bc", program], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     recorded = yaml.safe_load(done.stdout)["host"]
-    assert list(recorded) == list(dict.fromkeys(each.name for each in [*host_facts(), *inside_facts()]))
+    assert list(recorded) == list(dict.fromkeys(each.name for each in [*host_facts(Wanted()), *inside_facts()]))
     assert recorded["kernel"]["stdout"].startswith("Linux ")
 
 

@@ -6,7 +6,7 @@ beside that. A layer's name is its module's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -39,9 +39,10 @@ def name_of(layer: Layer) -> str:
     return layer.__name__.rpartition(".")[2]
 
 
-def host_facts() -> list[Fact[Any]]:
-    """What is asked of the host, each once."""
-    return list(dict.fromkeys(fact for layer in ORDER for fact in layer.HOST))
+def host_facts(want: Wanted) -> list[Fact[Any]]:
+    """What is asked of the host, each once. A layer may ask for more by what is wanted: `asked(want)`."""
+    more = [getattr(layer, "asked", lambda want: ())(want) for layer in ORDER]
+    return list(dict.fromkeys(fact for layer, asked in zip(ORDER, more, strict=True) for fact in (*layer.HOST, *asked)))
 
 
 def inside_facts() -> list[Fact[Any]]:
@@ -60,6 +61,6 @@ def judge(host: Facts, inside: Facts | None, want: Wanted) -> list[Finding]:
     return found
 
 
-def first_failing(findings: list[Finding]) -> str:
+def first_failing(findings: Iterable[Finding]) -> str:
     """The name of the first layer with a finding that blocks; "" when nothing does."""
     return next((each.layer for each in findings if each.severity == "block"), "")
