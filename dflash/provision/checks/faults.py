@@ -5,6 +5,7 @@ from __future__ import annotations
 from dflash.finding import Finding, Severity
 
 CAUSES = {
+    "no-answer": "a command sleeps in the kernel, or waits for what is gone",
     # ssh
     "login-noise": "an rc file of the login shell prints, also where no terminal is, and so into sftp, scp and rsync",
     "few-sessions": "sshd_config sets MaxSessions or MaxStartups lower than OpenSSH does",

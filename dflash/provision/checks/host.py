@@ -13,6 +13,7 @@ from dflash.provision.fact import Fact, Facts
 from dflash.provision.facts.clock import CLOCK
 from dflash.provision.facts.gpus import GPUS
 from dflash.provision.facts.kernellog import KERNEL_LOG
+from dflash.provision.facts.nodes import NODES
 from dflash.provision.facts.nvidia import DKMS, KERNEL_MODULE, LIBRARIES, MODULE_ON_DISK, PCI_GPUS
 from dflash.provision.facts.system import DISTRIBUTION, KERNEL
 
@@ -25,6 +26,7 @@ HOST: tuple[Fact[Any], ...] = (
     MODULE_ON_DISK,
     LIBRARIES,
     DKMS,
+    NODES,
     GPUS,
     KERNEL_LOG,
 )
@@ -127,7 +129,10 @@ def driver(host: Facts, want: Wanted) -> Iterator[Finding]:
 def smi(host: Facts, want: Wanted) -> Iterator[Finding]:
     """What nvidia-smi says of them."""
     read = host[GPUS]
-    there = [each for each in host[PCI_GPUS] if each.driver == "nvidia"]
+    # A container sees the whole bus, and has the nodes of those that it was given.
+    nodes = [path for path in host[NODES] if path.removeprefix("/dev/nvidia").isdigit()]
+    bus = [each for each in host[PCI_GPUS] if each.driver == "nvidia"]
+    there = min(len(bus), len(nodes)) if nodes else len(bus)
     lost = [each for each in read.gpus if each.problem]
     if read.hung:
         cure = "read dmesg, and look for processes in state D (ps -eo pid,stat,args); most often only a reboot helps"
@@ -142,8 +147,8 @@ def smi(host: Facts, want: Wanted) -> Iterator[Finding]:
     elif lost:
         text = "; ".join(f"GPU {each.index} at {each.address}: {each.problem}" for each in lost)
         yield fault("gpu-lost", "GPUs", text, "nvidia-smi --gpu-reset -i INDEX with nothing on it, or reboot")
-    elif read.gpus and len(read.gpus) < len(there):
-        text = f"{len(read.gpus)} answer, {len(there)} are on the bus"
+    elif read.gpus and len(read.gpus) < there:
+        text = f"{len(read.gpus)} answer, {there} are there"
         yield fault("gpu-lost", "GPUs", text, "read dmesg for Xid and RmInit; reboot, then look at power and seating")
     elif read.gpus and len(read.gpus) < want.gpus:
         text = f"{len(read.gpus)}; the inventory says {want.gpus}"

@@ -35,7 +35,8 @@ def fabric(host: Facts) -> Iterator[Finding]:
     """NVSwitches work once the fabric manager has set them up."""
     read, module = host[FABRIC], host[KERNEL_MODULE].version
     joining = [state for state in read.states if state not in ("Completed", "N/A")]
-    if read.switches and read.service not in ("active", ""):
+    joined = "Completed" in read.states and not joining  # a container sees the switches, and no service
+    if read.switches and read.service not in ("active", "") and not joined:
         found = f"{read.switches} NVSwitches, and nvidia-fabricmanager is {read.service}"
         yield fault(
             "fabric-manager", "NVSwitch", found, "systemctl enable --now nvidia-fabricmanager; read its journal"
@@ -92,6 +93,8 @@ def shared_memory(inside: Facts) -> Iterator[Finding]:
     """NCCL's processes on one machine talk through /dev/shm."""
     place = next((each for each in inside[DISKS].mounts if each.mount == "/dev/shm"), None)
     cure = "give the container 1 GiB and more (docker: --shm-size=8g; LXC: a tmpfs on /dev/shm), or free it"
+    if not inside[DISKS].mounts:
+        return  # df said nothing
     if place is None:
         yield fault("small-shm", "shared memory", "/dev/shm is not a file system of its own", cure, "warn")
     elif place.free < _SHM:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from dflash.finding import Finding
 from dflash.provision.checks import cuda, devices, docker, host, many, resources, ssh
+from dflash.provision.checks.faults import fault
 from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Fact, Facts
 
@@ -53,12 +54,25 @@ def inside_facts() -> list[Fact[Any]]:
 def judge(host: Facts, inside: Facts | None, want: Wanted) -> list[Finding]:
     """Every layer's findings, in order. Without the inside, which could not be reached, the layers that need none of
     it."""
-    found = []
+    found: list[Finding] = []
+    told: set[str] = set()
     for layer in ORDER:
         if inside is not None or not layer.INSIDE:
-            findings = layer.judge(host, inside or Facts({}), want)
+            findings = [*layer.judge(host, inside or Facts({}), want), *_silent(layer, host, inside, told)]
             found += [replace(each, layer=each.layer or name_of(layer)) for each in findings]
     return found
+
+
+def _silent(layer: Layer, host: Facts, inside: Facts | None, told: set[str]) -> Iterator[Finding]:
+    """What was asked for a layer and not answered in time, unless that was `told` of an earlier one: of what a layer
+    then says, or does not say, that may be why."""
+    asked = [(host, fact) for fact in layer.HOST] + [(inside, fact) for fact in layer.INSIDE if inside]
+    names = [fact.name for known, fact in asked if known and fact in known and known.outputs[fact].hung]
+    new = [name for name in dict.fromkeys(names) if name not in told]
+    told.update(new)
+    if new:
+        cure = "look there for what hangs: a dead GPU, a network file system whose server is gone"
+        yield fault("no-answer", ", ".join(new), "no answer in time", cure, "warn")
 
 
 def first_failing(findings: Iterable[Finding]) -> str:

@@ -28,7 +28,7 @@ if not named:
     sys.exit()
 print(parse.urlsplit(named[0]).hostname)
 try:
-    request.urlopen(request.Request(named[0], method="HEAD"), timeout=10).close()
+    request.urlopen(request.Request(named[0], method="HEAD"), timeout=5).close()
 except error.HTTPError as failure:
     print("" if failure.code < 500 else "it answers %d" % failure.code)
 except (OSError, ValueError) as failure:
