@@ -64,7 +64,9 @@ def check_host(host: Host, *, repository: Path = REPOSITORY) -> Checked:
         findings, drivers = (list(used.findings()), used.drivers()) if used else ([], [])
         seen = later.result()
         want = replace(wanted(host), min_driver=max(drivers, key=_numbers, default=None), now=seen.began)
-        found = [*judge(seen.host, seen.inside, want), *([_unreached(host, way.failure)] if way.failure else [])]
+        found = judge(seen.host, seen.inside, want)
+        if way.failure and not any(each.severity == "block" and each.layer == "container" for each in found):
+            found.append(_unreached(way.failure))
     return Checked(host, (*found, *findings), time.monotonic() - begun)
 
 
@@ -146,8 +148,8 @@ def _finding(severity: Any, subject: str, found: str, cure: str = "") -> Finding
     return Finding(severity, subject, found, cure, layer="environment")
 
 
-def _unreached(host: Host, failure: HostError) -> Finding:
-    cause = "it does not run, or has not what a command needs there"
+def _unreached(failure: HostError) -> Finding:
+    cause = "it runs, and has not what a command needs there"
     return Finding("block", failure.layer, failure.what, failure.cure or "", "unreached", cause, "container")
 
 

@@ -55,29 +55,24 @@ def test_the_host_is_what_comes_before_the_first_container(chain: str, host: str
     assert container_of(parsed) == (parse_chain(container).hops[0] if container else None)
 
 
-def test_this_machine_is_checked_layer_by_layer(here: Host) -> None:
-    found = check_host(here)
+def test_this_machine_is_checked_layer_by_layer_and_lacks_the_gpus_that_the_inventory_counts(here: Host) -> None:
+    found = check_host(replace(here, gpus=2))
     layers = list(dict.fromkeys(each.layer for each in found.findings))
     assert layers[:2] == ["ssh", "host"]
     assert layers[-1] == "environment"
     assert {"system", "clock", "Python", "memory", "disk"} <= {each.subject for each in found.findings}
-    told = json.loads(json.dumps(found.to_json()))
-    assert told["ok"] == (told["layer"] == "")
-    assert [Finding(**each) for each in told["findings"]] == list(found.findings)
-
-
-def test_gpus_that_the_inventory_counts_and_nobody_finds_are_wrong_from_the_host_on(here: Host) -> None:
-    found = check_host(replace(here, gpus=2))
     assert (found.ok, found.layer) == (False, "host")
     assert [each.name for each in found.findings if each.layer == "host" and each.severity == "block"] == ["no-driver"]
+    told = json.loads(json.dumps(found.to_json()))
+    assert [Finding(**each) for each in told["findings"]] == list(found.findings)
 
 
 def test_a_container_that_can_not_be_entered_is_a_finding_beside_those_of_the_host(here: Host) -> None:
     found = check_host(replace(here, chain=parse_chain("local/docker:dflash-nowhere")))
     assert "system" in {each.subject for each in found.findings}
-    (wrong,) = [each for each in found.findings if each.name == "unreached"]
-    assert (wrong.severity, wrong.subject) == ("block", "local/docker:dflash-nowhere")
     assert found.layer == "container"
+    (wrong,) = [each for each in found.findings if each.severity == "block"]
+    assert "docker:dflash-nowhere" in wrong.subject
     assert not [each for each in found.findings if each.layer in ("resources", "cuda", "environment")]
 
 
@@ -86,19 +81,14 @@ def test_a_host_that_can_not_be_reached_is_an_error(here: Host) -> None:
         check_host(replace(here, chain=parse_chain("ssh:root@127.0.0.1:9/pct:200")))
 
 
-def test_an_environment_of_which_nothing_is_known_here_is_said(here: Host, tmp_path: Path) -> None:
-    (tmp_path / "envs" / "ghost" / "0123456789abcdef").mkdir(parents=True)
-    (tmp_path / "envs" / "ghost" / "current").symlink_to("0123456789abcdef")
-    found = [each for each in check_host(here).findings if each.layer == "environment"]
-    assert [(each.severity, each.subject) for each in found] == [("warn", "environment ghost")]
-
-
-def test_an_environment_that_was_not_made_to_its_end_blocks(here: Host, tmp_path: Path) -> None:
-    (tmp_path / "envs" / "local" / "0123456789abcdef").mkdir(parents=True)
-    (tmp_path / "envs" / "local" / "current").symlink_to("0123456789abcdef")
+def test_environments_in_use_are_compared_and_one_that_is_not_declared_here_is_said(here: Host, tmp_path: Path) -> None:
+    for name in ("ghost", "local"):  # neither was made to its end
+        (tmp_path / "envs" / name / "0123456789abcdef").mkdir(parents=True)
+        (tmp_path / "envs" / name / "current").symlink_to("0123456789abcdef")
     found = check_host(here)
+    kinds = [(each.severity, each.subject) for each in found.findings if each.layer == "environment"]
+    assert kinds == [("warn", "environment ghost"), ("block", "local: environment")]
     assert found.layer == "environment"
-    assert [each.name for each in found.findings if each.severity == "block"] == ["no-record"]
 
 
 def test_a_program_that_hangs_costs_its_patience_and_no_more(

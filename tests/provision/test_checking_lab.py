@@ -52,7 +52,7 @@ def test_a_container_that_is_stopped_is_found_so_and_its_host_is_judged(inside: 
     subprocess.run(["lxc-stop", "-n", NUMBER, "-k"], check=True)
     found = check_host(inside)
     assert found.layer == "container"
-    assert "unreached" in names(found)
+    assert names(found) == ["container-stopped"]
     assert {"ssh", "host"} <= {each.layer for each in found.findings}
 
 

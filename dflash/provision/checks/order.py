@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from dflash.finding import Finding
-from dflash.provision.checks import cuda, devices, docker, host, many, resources, ssh
+from dflash.provision.checks import container, cuda, devices, docker, host, inside, many, resources, ssh
 from dflash.provision.checks.faults import fault
 from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Fact, Facts
@@ -32,7 +32,7 @@ class Layer(Protocol):
     def judge(self, host: Facts, inside: Facts, want: Wanted) -> Iterator[Finding]: ...
 
 
-ORDER: tuple[Layer, ...] = (ssh, host, devices, resources, cuda, docker, many)
+ORDER: tuple[Layer, ...] = (ssh, host, devices, container, inside, resources, cuda, docker, many)
 
 
 def name_of(layer: Layer) -> str:
