@@ -76,7 +76,7 @@ class ContainerSpec:
             if number is not None and number < 1:
                 raise ValueError(f"cores and sizes must be at least 1, not {number}")
         for line in self.raw:
-            if not re.fullmatch(r"lxc\.\S+ = [^\n]*", line):
+            if not re.fullmatch(r"lxc\.\S+ =( [^\n]*)?", line):
                 raise ValueError(f"a raw line is written `lxc.KEY = VALUE`, not {line!r}")
         inside = [mount.inside for mount in self.mounts]
         for path in inside:

@@ -143,13 +143,17 @@ class Container:
 
 
 def _lines(values: dict[str, Any]) -> str:
-    return "\n".join(f"{key}: {_word(value)}" for key, value in sorted(values.items()))
+    return "\n".join(f"{key}: {_word(key, value)}" for key, value in sorted(values.items()))
 
 
-def _word(value: Any) -> str:
-    if isinstance(value, dict):
+def _word(key: str, value: Any) -> str:
+    if key in ("memory", "shm"):
+        return f"{value / _GIB:g} GiB" if value else "no limit"
+    if key == "mounts":
         pairs = (f"{host} at {inside}{' read-only' if ro else ''}" for inside, (host, ro) in sorted(value.items()))
         return ", ".join(pairs) or "none"
-    if isinstance(value, tuple):
+    if key == "devices":
         return ", ".join(value) or "none"
-    return str(value)
+    if key == "cores":
+        return f"{value:g}" if value else "no limit"
+    return str(value).lower() if isinstance(value, bool) else value or "none"

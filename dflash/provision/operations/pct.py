@@ -22,7 +22,7 @@ from dflash.provision.facts.pct import Conf, properties, written
 from dflash.provision.operation import Action, Change, Kept
 from dflash.provision.operations import binds
 
-_EDIT = """set -e
+EDIT = """set -e
 draft="$1.tmp.$$"
 trap 'rm -f "$draft"' EXIT
 awk '
@@ -159,13 +159,14 @@ class Container:
 
     def _lines(self, has: Conf, known: Facts) -> Change | Kept:
         spec, subject = self.spec, f"lxc. lines of {self.hop}"
-        wanted = (*binds.memory_lines(spec), *binds.driver_lines(spec, known[driver.DRIVER]), *binds.raw_lines(spec))
+        files = binds.driver_lines(spec, known[driver.DRIVER], str(self.hop))
+        wanted = (*binds.memory_lines(spec), *files, *binds.raw_lines(spec))
         missing = tuple(entry for entry in wanted if entry not in has.raw)
         gone = tuple(entry for entry in has.raw if entry not in wanted and self._against(entry, wanted))
         if not missing and not gone:
             return Kept(subject, "they are as declared" if wanted else "none are declared")
         lines = [f"{sign}{key}: {value}\n" for sign, each in (("-", gone), ("+", missing)) for key, value in each]
-        argv = ("sh", "-c", _EDIT, "sh", f"/etc/pve/lxc/{self.hop.id}.conf")
+        argv = ("sh", "-c", EDIT, "sh", f"/etc/pve/lxc/{self.hop.id}.conf")
         return Change(subject, binds.shown(gone), binds.shown(missing), (Action(argv, "".join(lines).encode()),))
 
     def _against(self, entry: Entry, wanted: Sequence[Entry]) -> bool:
