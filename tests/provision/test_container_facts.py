@@ -92,11 +92,15 @@ def test_a_range_of_ids_must_hold_a_whole_container():
 
 def test_a_block_is_replaced_and_what_a_person_wrote_stays_but_for_what_speaks_against_it():
     text = "# mine\nlxc.net.0.type = none\nlxc.mount.entry = /old data none bind 0 0\nlxc.environment = A=1\n"
-    block = [("lxc.net.0.type", "veth"), ("lxc.mount.entry", "/srv data none bind 0 0")]
+    block = [
+        ("lxc.net.0.type", "veth"),
+        ("lxc.mount.entry", "/srv data none bind 0 0"),
+        ("lxc.environment", "B=2"),
+    ]
     made = lxc.merged(text, block, "# begin", "# end")
     assert made == (
         "# mine\nlxc.environment = A=1\n"
-        "# begin\nlxc.net.0.type = veth\nlxc.mount.entry = /srv data none bind 0 0\n# end\n"
+        "# begin\nlxc.net.0.type = veth\nlxc.mount.entry = /srv data none bind 0 0\nlxc.environment = B=2\n# end\n"
     )
     assert lxc.merged(made, block, "# begin", "# end") == made
     assert lxc.merged(made, [], "# begin", "# end") == "# mine\nlxc.environment = A=1\n"

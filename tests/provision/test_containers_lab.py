@@ -36,7 +36,11 @@ for path in sys.argv[1:]:
         print(errno.errorcode[failure.errno])
 """
 
-LAB = ("lxc.apparmor.profile = unconfined", "lxc.init.cmd = /usr/bin/sleep infinity")
+LAB = (
+    "lxc.apparmor.profile = unconfined",
+    "lxc.init.cmd = /usr/bin/sleep infinity",
+    "lxc.signal.halt = SIGKILL",  # a sleep that is pid 1 heeds no other
+)
 
 
 def here() -> Connection:
