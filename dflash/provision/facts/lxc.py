@@ -18,6 +18,10 @@ _LINE = re.compile(r"\s*(lxc\.[^\s=:]+)\s*[=:]\s*(.*?)\s*")
 
 BINDS, DEVICES = "lxc.mount.entry", ("lxc.cgroup2.devices.allow", "lxc.cgroup.devices.allow")
 
+_LISTS = re.compile(
+    r"lxc\.(mount\.(entry|auto)|cgroup2?\.devices\..*|environment(\..*)?|cap\..*|hook\..*|group|idmap|include)"
+)
+
 
 @dataclass(frozen=True)
 class Bind:
@@ -100,6 +104,11 @@ def allowed(found: Iterable[Entry]) -> tuple[tuple[int, int | None], ...]:
     return tuple(dict.fromkeys(pairs))
 
 
+def is_list(key: str) -> bool:
+    """Whether a key may come several times, each adding to the last."""
+    return bool(_LISTS.fullmatch(key))
+
+
 def merged(text: str, wanted: Iterable[Entry], begin: str, end: str) -> str:
     """A configuration whose block between the lines `begin` and `end` holds `wanted`, and nothing else changed.
 
@@ -108,7 +117,7 @@ def merged(text: str, wanted: Iterable[Entry], begin: str, end: str) -> str:
     """
     block = tuple(wanted)
     targets = {each.target for each in binds(block)}
-    once = {key for key, _ in block} - {BINDS, *DEVICES, "lxc.idmap", "lxc.include"}
+    once = {key for key, _ in block if not is_list(key)}
     lines, inside = [], False
     for line in text.splitlines():
         if line.strip() in (begin, end):

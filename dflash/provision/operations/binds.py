@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dflash.errors import DFlashError
 from dflash.provision.container import ContainerSpec
 from dflash.provision.facts.driver import Driver
 from dflash.provision.facts.lxc import BINDS, DEVICES, Bind, Entry
@@ -49,18 +50,22 @@ def memory_lines(spec: ContainerSpec) -> list[Entry]:
     return [(BINDS, str(Bind("tmpfs", "dev/shm", options, "tmpfs")))]
 
 
-def driver_lines(spec: ContainerSpec, driver: Driver) -> list[Entry]:
-    """The host's driver files, read-only, at the same paths (why so: operations/driver.py)."""
+def driver_lines(spec: ContainerSpec, driver: Driver, where: str) -> list[Entry]:
+    """The host's driver files, read-only, at the same paths (why so: operations/driver.py). Raises DFlashError when
+    the host has none."""
     if not spec.binds_driver:
         return []
+    if "libcuda.so.1" not in driver.libraries:
+        cure = "install the driver's libraries there (libcuda1, libnvidia-compute-…), or declare driver: image"
+        raise DFlashError("the host has no libcuda.so.1", where=where, cure=cure)
     return [bound(path, path, "ro", "create=file") for path in driver.files]
 
 
 def raw_lines(spec: ContainerSpec) -> list[Entry]:
     """The declared lines."""
-    return [(key, value) for key, _, value in (line.partition(" = ") for line in spec.raw)]
+    return [(key, value.strip()) for key, _, value in (line.partition(" =") for line in spec.raw)]
 
 
 def shown(entries: Iterable[Entry]) -> str:
     """Entries as lines, for a preview."""
-    return "\n".join(f"{key} = {value}" for key, value in entries)
+    return "\n".join(f"{key} = {value}".rstrip() for key, value in entries)

@@ -19,7 +19,14 @@ BEGIN, END = "# dflash: what is declared begins", "# dflash: what is declared en
 _SHIPPED = "/usr/share/lxc/config"
 _IDS = 65536
 
-_UNPACK = """set -e
+_OWN_USERS = (
+    # A user namespace may mount sysfs only with a network of its own; NCCL and the checks read the host's in /sys.
+    "lxc.mount.auto =",
+    "lxc.mount.auto = proc:mixed cgroup:mixed",
+    "lxc.mount.entry = /sys sys none rbind,create=dir 0 0",
+)
+
+UNPACK = """set -e
 mkdir -p "$2"
 rm -rf --one-file-system "$2/rootfs.part"
 mkdir "$2/rootfs.part"
@@ -36,7 +43,7 @@ mv "$2/rootfs.part" "$2/rootfs"
 """Tarball, the container's folder, and for an unprivileged one its first user and group id. The root file system is
 there whole or not at all. Device nodes can not be made in a user namespace, and LXC makes those of /dev itself."""
 
-_DOWNLOAD = """set -e
+DOWNLOAD = """set -e
 draft=$(mktemp)
 trap 'rm -f "$draft"' EXIT
 cat >"$draft"
@@ -83,17 +90,17 @@ class Container:
         if text is not None or known[lxc.rootfs(self.hop.name)]:
             yield Kept(f"container {self.hop}", "it is there")
         else:
-            yield Change(f"container {self.hop}", "", f"made from {self.spec.image}", (self._make(folder, ids, new),))
+            yield Change(f"container {self.hop}", "", f"made from {self.spec.image}", (self._make(folder, ids),))
         yield from self._configure(folder, text, new, known[lxc.state(self.hop.name)])
 
-    def _make(self, folder: str, ids: tuple[int, int] | None, config: str) -> Action:
+    def _make(self, folder: str, ids: tuple[int, int] | None) -> Action:
         if self.spec.image.startswith("/"):
-            return Action(("sh", "-c", _UNPACK, "sh", self.spec.image, folder, *(map(str, ids) if ids else ("", ""))))
+            return Action(("sh", "-c", UNPACK, "sh", self.spec.image, folder, *(map(str, ids) if ids else ("", ""))))
         words = self.spec.image.split(":")
         if len(words) != 4 or words[0] != "download" or not all(words):
             cure = "give the path of a tarball there, or download:DISTRIBUTION:RELEASE:ARCHITECTURE"
             raise DFlashError(f"{self.spec.image!r} is no image for LXC", where=str(self.hop), cure=cure)
-        return Action(("sh", "-c", _DOWNLOAD, "sh", self.hop.name, *words[1:]), config.encode())
+        return Action(("sh", "-c", DOWNLOAD, "sh", self.hop.name, *words[1:]), self._users(ids).encode())
 
     def _configure(self, folder: str, text: str | None, new: str, state: str | None) -> Iterator[Change | Kept]:
         before, after = lxc.entries(text or ""), lxc.entries(new)
@@ -132,13 +139,17 @@ class Container:
             raise DFlashError(f"root may give no {_IDS} ids to a container", where=str(self.hop), cure=cure)
         return user.start, group.start
 
-    def _base(self, folder: str, ids: tuple[int, int] | None) -> str:
-        """What a new container begins with; from then on it is as a person leaves it."""
+    def _users(self, ids: tuple[int, int] | None) -> str:
+        """Whose the files are."""
         includes = ["common.conf", *(["userns.conf"] if ids else [])]
         lines = [f"lxc.include = {_SHIPPED}/{name}" for name in includes]
         lines += [f"lxc.idmap = {kind} 0 {first} {_IDS}" for kind, first in zip("ug", ids or (), strict=False)]
-        lines += [f"lxc.uts.name = {self.hop.name}", f"lxc.rootfs.path = dir:{folder}/rootfs", "lxc.net.0.type = none"]
-        return "".join(f"{line}\n" for line in lines)
+        return "".join(f"{line}\n" for line in [*lines, *(_OWN_USERS if ids else ())])
+
+    def _base(self, folder: str, ids: tuple[int, int] | None) -> str:
+        """What a new container begins with; from then on it is as a person leaves it."""
+        lines = [f"lxc.uts.name = {self.hop.name}", f"lxc.rootfs.path = dir:{folder}/rootfs", "lxc.net.0.type = none"]
+        return self._users(ids) + "".join(f"{line}\n" for line in lines)
 
     def _wanted(self, known: Facts) -> list[Entry]:
         spec = self.spec
@@ -149,7 +160,7 @@ class Container:
             *self._limits(known[UNIFIED]),
             *self._network(),
             *binds.device_lines(found),
-            *binds.driver_lines(spec, known[driver.DRIVER]),
+            *binds.driver_lines(spec, known[driver.DRIVER], str(self.hop)),
             *binds.memory_lines(spec),
             *binds.mount_lines(spec),
             *binds.raw_lines(spec),

@@ -22,7 +22,7 @@ from dflash.provision.facts.pct import Conf, properties, written
 from dflash.provision.operation import Action, Change, Kept
 from dflash.provision.operations import binds
 
-_EDIT = """set -e
+EDIT = """set -e
 draft="$1.tmp.$$"
 trap 'rm -f "$draft"' EXIT
 awk '
@@ -54,8 +54,8 @@ _MODE = "0666"
 
 @dataclass(frozen=True)
 class Container:
-    """The container of a `pct:` hop, on its node. Devices and mounts that are not declared are left, but NVIDIA's: of
-    these the container has the declared ones and no others."""
+    """The container of a `pct:` hop, on its node. Devices and mounts that are not declared are left as they are; where
+    GPUs are declared, it has those and no others."""
 
     hop: Pct
     spec: ContainerSpec
@@ -136,7 +136,7 @@ class Container:
         wanted |= _placed("dev", "path", devices, [{"path": path, "mode": _MODE} for path in paths])
         wanted |= _placed("mp", "mp", mounts, [_mount(mount) for mount in spec.all_mounts])
         nvidia = [key for key, each in devices.items() if nodes.is_nvidia(each.get("path", ""))]
-        return wanted, [key for key in nvidia if devices[key]["path"] not in paths]
+        return wanted, [key for key in nvidia if spec.gpus and devices[key]["path"] not in paths]
 
     def _create(self, wanted: Mapping[str, str]) -> Change:
         spec = self.spec
@@ -159,20 +159,21 @@ class Container:
 
     def _lines(self, has: Conf, known: Facts) -> Change | Kept:
         spec, subject = self.spec, f"lxc. lines of {self.hop}"
-        wanted = (*binds.memory_lines(spec), *binds.driver_lines(spec, known[driver.DRIVER]), *binds.raw_lines(spec))
+        files = binds.driver_lines(spec, known[driver.DRIVER], str(self.hop))
+        wanted = (*binds.memory_lines(spec), *files, *binds.raw_lines(spec))
         missing = tuple(entry for entry in wanted if entry not in has.raw)
         gone = tuple(entry for entry in has.raw if entry not in wanted and self._against(entry, wanted))
         if not missing and not gone:
             return Kept(subject, "they are as declared" if wanted else "none are declared")
         lines = [f"{sign}{key}: {value}\n" for sign, each in (("-", gone), ("+", missing)) for key, value in each]
-        argv = ("sh", "-c", _EDIT, "sh", f"/etc/pve/lxc/{self.hop.id}.conf")
+        argv = ("sh", "-c", EDIT, "sh", f"/etc/pve/lxc/{self.hop.id}.conf")
         return Change(subject, binds.shown(gone), binds.shown(missing), (Action(argv, "".join(lines).encode()),))
 
     def _against(self, entry: Entry, wanted: Sequence[Entry]) -> bool:
         """Whether a line is in the way of the declared ones: a mount at the same place, a key that comes once, or a
         device or driver file of NVIDIA's, which are given otherwise."""
         if entry[0] != lxc.BINDS:
-            return entry[0] not in lxc.DEVICES and entry[0] in {key for key, _ in wanted}
+            return not lxc.is_list(entry[0]) and entry[0] in {key for key, _ in wanted}
         targets = {each.target for each in lxc.binds(wanted)}
         for each in lxc.binds([entry]):
             node = bool(self.spec.gpus) and nodes.is_nvidia(each.target)
