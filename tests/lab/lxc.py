@@ -83,3 +83,18 @@ def install(folder: Path, name: str, script: str) -> str:
     program.write_text(script)
     program.chmod(0o755)
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+@contextlib.contextmanager
+def free_name(name: str) -> Iterator[Path]:
+    """The folder of a container that the test makes itself under `name`; gone afterwards."""
+    need(["lxc-start", "lxc-attach"], ["lxc"])
+    place = Path("/var/lib/lxc") / name
+    with alone(), contextlib.ExitStack() as stack:
+        if (place / MARK).exists():
+            _remove(name, place)
+        assert not place.exists(), f"there is a container {name} that is not the lab's: {place}"
+        stack.callback(_remove, name, place)
+        place.mkdir()
+        (place / MARK).touch()
+        yield place
