@@ -12,7 +12,7 @@ HELP = {
     "run": "The run's id (default: the newest). `./inv show ID` does the same.",
     "script": "Send this script along and run it there, with its own interpreter; ARGV are its arguments.",
     "env": "Set a variable for the command: NAME=VALUE; may be given many times.",
-    "room": "What to measure: hosts, tools or environments.",
+    "room": "What to measure: hosts, tools, environments, provision, …",
     "detach": "Start it as a job that runs on when you go, and print the job's id.",
     "job": "The job's id.",
     "offset": "The byte of the log to begin at (default: 0).",

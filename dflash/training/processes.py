@@ -44,6 +44,8 @@ class ProcessGroup:
 
     def __init__(self, config: TrainConfig) -> None:
         backend, patience = "nccl" if config.device == "cuda" else "gloo", timedelta(seconds=config.patience_s) + LONGER
+        # Without `device_id`, with which all pairs would share one communicator, and so one queue: features that a
+        # drafter is not yet ready for would hold up those for another. NCCL says so, once for each pair.
         dist.init_process_group(backend, timeout=patience)
         self.ranks: Sequence[int] = (dist.get_rank(),)
         self.doing = Doing()
@@ -77,14 +79,14 @@ class ProcessGroup:
     def wait(self, barrier: threading.Barrier) -> None:
         """Wait for this process's threads at `barrier`, and for all other processes."""
         meet(barrier)
-        dist.barrier()
+        everyone_is_here()
 
     def abort(self) -> None:
         """Nothing: a process that fails ends, and `torchrun` then ends the others."""
 
     def close(self) -> None:
         """Leave the group, when all have come to the end."""
-        dist.barrier()
+        everyone_is_here()
         dist.destroy_process_group()
 
 
@@ -136,7 +138,13 @@ class ProcessCommunicator:
 
     def meet(self, group: Sequence[int]) -> None:
         self._doing.asks("")  # a disk may be slow
-        dist.barrier(group=self._drafters)
+        everyone_is_here(self._drafters)
 
     def barrier(self) -> None:
-        dist.barrier()
+        everyone_is_here()
+
+
+def everyone_is_here(group: dist.ProcessGroup | None = None) -> None:
+    """Wait for all of `group`, or of the training, on this process's GPU (`device_of`): NCCL would guess."""
+    on_gpu = dist.get_backend(group) == "nccl"
+    dist.barrier(group, device_ids=[int(os.environ["LOCAL_RANK"])] if on_gpu else None)

@@ -32,13 +32,13 @@ class Limits:
         if most is not None and wanted is not None and (wanted == "unlimited" or int(wanted) > int(most)):
             what = f"nofile {wanted} is above fs.nr_open ({most.strip()}), with which nobody could log in any more"
             raise DFlashError(what, cure="ask for less, or raise fs.nr_open there first")
-        now, text = known[text_of(self.file)], self._text()
+        now, text = known[text_of(self.file)], self.text()
         if now == text:
             yield Kept("limits", f"{self.file} says so")
         else:
             yield Change("limits", now or "", text, (write_text(self.file, text),))
 
-    def _text(self) -> str:
+    def text(self) -> str:
         """`*` is everybody but root."""
         rows = [f"{who} - {name} {value}" for name, value in self.values.items() for who in ("*", "root")]
         return "\n".join(("# written by ./inv provision", *rows, ""))
