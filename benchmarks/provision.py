@@ -59,7 +59,8 @@ cli.main(sys.argv[2:])
 
 def measure() -> dict[str, float]:
     """`bare_s`: a bare Debian without Python becomes the host, over ssh/lxc, packages fetched; then nothing to do:
-    `provision_lxc_s` over ssh/lxc, `provision_s` over ssh, `pyinfra_s`, `ansible_s`, `ansible_no_facts_s` the same."""
+    `provision_lxc_s` over ssh/lxc, and `check_lxc_s` for a check of it; `provision_s` over ssh, and `pyinfra_s`,
+    `ansible_s`, `ansible_no_facts_s` the same."""
     ansible, pyinfra = _installed(*ANSIBLE), _installed(*PYINFRA)
     before = os.environ["HOME"]
     with sshd() as server, container(CONTAINER, bare=True), tempfile.TemporaryDirectory() as folder:
@@ -71,6 +72,7 @@ def measure() -> dict[str, float]:
             figures = {"bare_s": round(time.perf_counter() - begun, 1)}
             with _sshd_inside(server):
                 figures["provision_lxc_s"] = _ours(Path(folder), chain)
+                figures["check_lxc_s"] = _checked(Path(folder))
                 figures["provision_s"] = _ours(Path(folder), f"ssh:{HOST}")
                 if pyinfra:
                     figures["pyinfra_s"] = _pyinfra(server, pyinfra, Path(folder))
@@ -120,6 +122,19 @@ def _ours(folder: Path, chain: str) -> float:
         done = subprocess.run(words, capture_output=True, env={**os.environ, **path}, cwd=REPOSITORY, check=False)
         if done.returncode or json.loads(done.stdout)["hosts"][0]["changes"]:
             raise RuntimeError(f"there was something left to do: {done.stdout.decode()} {done.stderr.decode()}")
+
+    return _median(run)
+
+
+def _checked(folder: Path) -> float:
+    """A check of the host that `_ours` wrote down last."""
+    words = [sys.executable, "-B", "-c", INV, str(folder), "check", "--host", "bench", "--json"]
+
+    def run() -> None:
+        path = {"PYTHONPATH": str(REPOSITORY)}
+        done = subprocess.run(words, capture_output=True, env={**os.environ, **path}, cwd=REPOSITORY, check=False)
+        if done.returncode not in (0, 1) or not json.loads(done.stdout)["hosts"]:  # 1: it has no compiler
+            raise RuntimeError(f"the check failed: {done.stderr.decode()}")
 
     return _median(run)
 

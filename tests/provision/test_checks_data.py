@@ -14,16 +14,17 @@ import pytest
 import yaml
 
 from dflash.finding import Finding
-from dflash.hosts.chain import parse_chain
-from dflash.provision.checks import cuda, devices, docker, host, many, order, resources, ssh
+from dflash.hosts.chain import Pct, parse_chain
+from dflash.provision.checks import cuda, devices, docker, host, many, resources, ssh
 from dflash.provision.checks.faults import CAUSES
-from dflash.provision.checks.order import first_failing, judge, name_of
+from dflash.provision.checks.order import ORDER, first_failing, host_facts, inside_facts, judge, name_of
 from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Fact, Facts, Output
 
 DATA = Path(__file__).parents[1] / "data"
 LAYERS = (ssh, host, devices, resources, cuda, docker, many)
-FACTS = {fact.name: fact for layer in LAYERS for fact in (*layer.HOST, *layer.INSIDE)}
+PCT = Wanted(gpus=8, container=Pct(200), root="/root/dflash")
+FACTS = {fact.name: fact for fact in (*host_facts(PCT), *inside_facts())}
 MACHINES = DATA / "machines"
 CASES = [
     pytest.param(case, id=f"{name_of(layer)}: {case['name']}")
@@ -90,18 +91,17 @@ def test_the_first_layer_that_fails_is_named() -> None:
     assert first_failing(found[:1]) == ""
 
 
-def test_what_did_not_answer_is_said_once_at_the_first_layer_that_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_did_not_answer_is_said_once_at_the_first_layer_that_asked() -> None:
     recorded = machine("bare")
     hung = {name: {"status": 124, "stderr": "it did not end in 30 s"} for name in ("disks", "nvlinks", "gpus")}
     known = answered(recorded["host"], hung)
-    monkeypatch.setattr(order, "ORDER", LAYERS)  # the layers of containers ask for what was not recorded
     found = [(each.layer, each.subject) for each in judge(known, known, Wanted()) if each.name == "no-answer"]
     assert found == [("host", "gpus"), ("resources", "disks"), ("many", "nvlinks")]
 
 
-def test_findings_come_layer_by_layer_and_say_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = machine("bare")
-    known = answered(recorded["host"], {})
-    monkeypatch.setattr(order, "ORDER", LAYERS)  # the layers of containers ask for what was not recorded
-    layers = [each.layer for each in judge(known, known, Wanted())]
-    assert layers == sorted(layers, key=[name_of(layer) for layer in LAYERS].index)
+def test_a_machine_with_which_nothing_is_wrong_is_well_on_every_layer() -> None:
+    recorded = machine("eight")
+    found = judge(answered(recorded["host"], {}), answered(recorded["inside"], {}), PCT)
+    assert [each for each in found if each.severity != "ok"] == []
+    layers = list(dict.fromkeys(each.layer for each in found))
+    assert layers == [name_of(layer) for layer in ORDER if layer is not docker]  # no engine is there

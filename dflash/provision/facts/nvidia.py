@@ -41,11 +41,15 @@ MODULE_ON_DISK = Fact(
 )
 """The version of the module that would be loaded for the running kernel; None where there is none for it."""
 
-# ldconfig's cache says what a loader would find, and the file behind the link has the version in its name.
+# ldconfig's cache says what a loader would find, and the file behind the link has the version in its name. CUDA's
+# images have a newer libcuda in compat/ for older kernel modules: none of the driver's.
 _LIBRARIES = """\
 PATH="$PATH:/usr/sbin:/sbin"
 ldconfig -p | while read -r name rest; do
-    case $name in libcuda.so.1 | libnvidia-ml.so.1) readlink -f "${rest##*=> }" ;; esac
+    case $name:$rest in
+    *:*/compat/*) ;;
+    libcuda.so.1:* | libnvidia-ml.so.1:*) readlink -f "${rest##*=> }" ;;
+    esac
 done
 """
 
