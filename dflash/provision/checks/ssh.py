@@ -34,7 +34,9 @@ def judge(host: Facts, inside: Facts, want: Wanted) -> Iterator[Finding]:
         cure = "raise them in sshd_config: a jump host and a second connection need them"
         yield fault("few-sessions", "sshd", ", ".join(few), cure, "warn")
     elif server.max_sessions is not None:
-        yield Finding("ok", "sshd", f"MaxSessions {server.max_sessions}, MaxStartups {server.max_startups}")
+        penalties = ", penalties on" if server.penalties not in (None, "no") else ""
+        found = f"MaxSessions {server.max_sessions}, MaxStartups {server.max_startups}{penalties}"
+        yield Finding("ok", "sshd", found)
 
     if host[USER] == 0:
         yield Finding("ok", "user", "root")

@@ -26,12 +26,14 @@ for path in files:
         pass
 if not named:
     sys.exit()
-print(parse.urlsplit(named[0]).hostname)
 try:
-    request.urlopen(request.Request(named[0], method="HEAD"), timeout=5).close()
+    parts = parse.urlsplit(named[0])
+    print(parts.hostname)
+    address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    request.urlopen(request.Request(address, method="HEAD"), timeout=5).close()
 except error.HTTPError as failure:
-    print("" if failure.code < 500 else "it answers %d" % failure.code)
-except (OSError, ValueError) as failure:
+    print("" if failure.code < 500 else "it answers %d" % failure.code)  # it may want a password: it is there
+except Exception as failure:
     print(getattr(failure, "reason", failure))
 """
 
