@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from dflash.provision.applying import apply
 from dflash.provision.checks.fixes import fixes_of
 from dflash.provision.checks.order import first_failing, judge
 from dflash.provision.checks.wanted import Wanted
-from dflash.provision.look import container_of, host_chain, look, opened
+from dflash.provision.look import beside, container_of, host_chain, look, opened
 
 REPOSITORY = Path(__file__).parents[2]
 Tell = Callable[[str], object]
@@ -58,11 +57,11 @@ def check_host(host: Host, *, repository: Path = REPOSITORY) -> Checked:
         HostError: the host itself can not be reached, or the connection broke.
     """
     begun = time.monotonic()
-    with opened(host.chain) as way, ThreadPoolExecutor(1, thread_name_prefix="look") as pool:
-        later = pool.submit(look, way, wanted(host))
+    with opened(host.chain) as way:
+        later = beside(lambda: look(way, wanted(host)))
         used = Environments(way.inside, host, repository) if way.inside else None
         findings, drivers = (list(used.findings()), used.drivers()) if used else ([], [])
-        seen = later.result()
+        seen = later()
         want = replace(wanted(host), min_driver=max(drivers, key=_numbers, default=None), now=seen.began)
         found = judge(seen.host, seen.inside, want)
         if way.failure and not any(each.severity == "block" and each.layer == "container" for each in found):

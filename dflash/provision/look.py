@@ -6,10 +6,12 @@ The host is the machine that has the kernel and the driver: the end of the chain
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dflash.hosts.chain import Chain, Docker, Hop, Incus, Local, Lxc, Lxd, Pct
 from dflash.hosts.connection import Connection
@@ -19,6 +21,7 @@ from dflash.provision.checks.order import host_facts, inside_facts
 from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Facts, read
 
+T = TypeVar("T")
 CONTAINERS = (Pct, Lxc, Incus, Lxd, Docker)
 
 
@@ -55,22 +58,34 @@ def opened(chain: Chain) -> Iterator[Way]:
         with reach(chain) as connection:
             yield Way(connection, connection)
         return
-    with contextlib.ExitStack() as stack, ThreadPoolExecutor(1, thread_name_prefix="inside") as pool:
-        later = pool.submit(_reached, chain)
+    later = beside(lambda: reach(chain))
+    with contextlib.ExitStack() as stack:
         try:
             host = stack.enter_context(reach(host_chain(chain)))
-        finally:
-            inside = later.result()
-            if isinstance(inside, Connection):
-                stack.enter_context(inside)
-        yield Way(host, inside, None) if isinstance(inside, Connection) else Way(host, None, inside)
+        except HostError:
+            with contextlib.suppress(HostError):
+                later().close()
+            raise
+        try:
+            way = Way(host, stack.enter_context(later()))
+        except HostError as failure:
+            way = Way(host, None, failure)
+        yield way
 
 
-def _reached(chain: Chain) -> Connection | HostError:
-    try:
-        return reach(chain)
-    except HostError as failure:
-        return failure
+def beside(body: Callable[[], T]) -> Callable[[], T]:
+    """Begin `body`, and give what waits for its end and its value. By a daemon, not by a pool, which waits for its
+    threads: on Ctrl-C the process ends, and a host that does not answer holds nobody up."""
+    coming: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            coming.set_result(body())
+        except BaseException as failure:
+            coming.set_exception(failure)
+
+    threading.Thread(target=run, name="beside", daemon=True).start()
+    return coming.result
 
 
 @dataclass(frozen=True)
@@ -93,7 +108,7 @@ def look(way: Way, want: Wanted) -> Look:
     if way.inside is way.host:
         known = read(way.host, [*host_facts(want), *inside_facts()])
         return Look(known, known, began)
-    with ThreadPoolExecutor(1, thread_name_prefix="inside") as pool:
-        later = pool.submit(read, way.inside, inside_facts()) if way.inside else None
-        host = read(way.host, host_facts(want))
-        return Look(host, later.result() if later else None, began)
+    inside = way.inside
+    later = beside(lambda: read(inside, inside_facts())) if inside else None
+    host = read(way.host, host_facts(want))
+    return Look(host, later() if later else None, began)
