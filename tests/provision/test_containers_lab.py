@@ -11,7 +11,10 @@ from dflash.errors import DFlashError
 from dflash.hosts.chain import Docker, Lxc, Lxd, parse_chain
 from dflash.hosts.connection import Connection
 from dflash.hosts.reach import reach
+from dflash.provision.checks import container
+from dflash.provision.checks.wanted import Wanted
 from dflash.provision.container import ContainerSpec, Mount
+from dflash.provision.fact import Facts, read
 from dflash.provision.operations import docker, incus, lxc
 from tests.lab.docker import IMAGE, docker_container
 from tests.lab.docker import docker as run
@@ -59,6 +62,13 @@ def opened(chain: str, *paths: str) -> list[str]:
     return inside(chain, "python3", "-c", OPEN, *paths).split()
 
 
+def found(connection: Connection, chain: str) -> list[str]:
+    """What layer 4 finds, from outside."""
+    want = Wanted(container=parse_chain(chain).hops[0])
+    known = read(connection, [*container.HOST, *container.asked(want)])
+    return [f"{each.severity} {each.name}".strip() for each in container.judge(known, Facts({}), want)]
+
+
 def shm_of(chain: str) -> int:
     size, count = inside(chain, "stat", "-f", "-c", "%S %b", "/dev/shm").split()
     return int(size) * int(count)
@@ -101,6 +111,10 @@ def test_an_lxc_container_is_made_from_a_tarball_and_then_nothing_is_to_do(tmp_p
         assert inside(chain, "cat", "/usr/lib/libmade.so.1") == "after an update"
         assert "# a person's own\nlxc.environment = OWN=1\n" in (place / "config").read_text()
         assert changes(carry_out(connection, more)) == []
+        assert found(connection, chain) == ["ok"]
+        connection.run(["lxc-stop", "-k", "-n", name])
+        assert found(connection, chain) == ["block container-stopped"]
+        assert found(connection, "lxc:nobody-home") == ["block no-container"]
 
 
 def test_an_unprivileged_lxc_container_has_files_of_its_own_and_is_nobody_to_a_node_of_the_hosts_root():
@@ -142,7 +156,10 @@ def test_a_docker_container_is_made_and_one_that_must_be_made_anew_leaves_the_ol
             more = replace(operation, spec=replace(spec, memory_gib=2, autostart=False))
             assert changes(carry_out(connection, more)) == [f"limits of {chain}"]
             assert changes(carry_out(connection, more)) == []
-            run("stop", name)
+            assert found(connection, chain) == ["ok"]
+            run("stop", "-t", "1", name)
+            assert found(connection, chain) == ["block container-stopped"]
+            assert found(connection, "docker:nobody-home") == ["block no-container"]
             assert changes(carry_out(connection, more)) == [f"state of {chain}"]
 
             larger = replace(more, spec=replace(more.spec, shm_gib=2))
@@ -184,5 +201,9 @@ def test_an_lxd_instance_is_made_configured_and_then_left_alone(tmp_path: Path):
             assert changes(carry_out(connection, more)) == changed
             assert opened(chain, "/data/file") == ["OK"]
             assert changes(carry_out(connection, more)) == []
+            assert found(connection, chain) == ["ok"]
+            client("stop", "-f", name)
+            assert found(connection, chain) == ["block container-stopped"]
+            assert found(connection, "lxd:nobody-home") == ["block no-container"]
         finally:
             client("delete", "-f", name, check=False)
