@@ -12,9 +12,11 @@ from dflash.hosts.chain import Docker, Lxc, Lxd, parse_chain
 from dflash.hosts.connection import Connection
 from dflash.hosts.reach import reach
 from dflash.provision.checks import container
+from dflash.provision.checks import inside as inside_layer
 from dflash.provision.checks.wanted import Wanted
 from dflash.provision.container import ContainerSpec, Mount
 from dflash.provision.fact import Facts, read
+from dflash.provision.facts.inside import OPENS
 from dflash.provision.operations import docker, incus, lxc
 from tests.lab.docker import IMAGE, docker_container
 from tests.lab.docker import docker as run
@@ -115,6 +117,34 @@ def test_an_lxc_container_is_made_from_a_tarball_and_then_nothing_is_to_do(tmp_p
         connection.run(["lxc-stop", "-k", "-n", name])
         assert found(connection, chain) == ["block container-stopped"]
         assert found(connection, "lxc:nobody-home") == ["block no-container"]
+
+
+def test_open_inside_says_which_layer_keeps_a_node_back():
+    """Other nodes of the host stand for NVIDIA's, inside of the container alone."""
+    name, chain = "dflash-lab-made", "lxc:dflash-lab-made"
+    stand_ins = (
+        "lxc.mount.entry = /dev/zero dev/nvidia0 none bind,create=file 0 0",
+        "lxc.mount.entry = /dev/not-there dev/nvidia1 none bind,optional,create=file 0 0",
+        f"lxc.mount.entry = {NODE} dev/nvidia-uvm none bind,create=file 0 0",
+    )
+    spec = ContainerSpec(image=str(root_file_system()), privileged=True, raw=(*LAB, *stand_ins))
+    with free_name(name), here() as connection:
+        carry_out(connection, lxc.Container(Lxc(name), spec))
+        with reach(parse_chain(chain)) as end:
+            known = read(end, inside_layer.INSIDE)
+        opens = {
+            "/dev/nvidia0": "OK",
+            "/dev/nvidia1": "FILE",
+            "/dev/nvidia-uvm": "EPERM",
+            "/dev/nvidiactl": "ENOENT",
+        }
+        assert known[OPENS] == opens
+        findings = inside_layer.judge(Facts({}), known, Wanted(2, parse_chain(chain).hops[0]))
+        assert {each.name: each.subject for each in findings} == {
+            "node-file": "/dev/nvidia1",
+            "node-denied": "/dev/nvidia-uvm",
+            "node-missing": "/dev/nvidiactl",
+        }
 
 
 def test_an_unprivileged_lxc_container_has_files_of_its_own_and_is_nobody_to_a_node_of_the_hosts_root():
