@@ -20,6 +20,8 @@ CAUSES = {
     "autostart-race": "containers can start before anything has made the nodes",
 }
 _GPU = re.compile(r"/dev/nvidia\d+")
+_NEEDED = re.compile(r"/dev/nvidia(\d+|ctl|-uvm)")
+"""What CUDA opens; modeset, uvm-tools and MIG's capabilities may be absent, and are left alone."""
 _MAKE = "nvidia-modprobe -c0 -u, from a unit that systemd runs before containers start"
 
 
@@ -40,6 +42,11 @@ class Given:
     def nvidia(self) -> tuple[Bind, ...]:
         """The mounts of NVIDIA's nodes."""
         return tuple(each for each in self.binds if is_nvidia(each.target))
+
+    @property
+    def needed(self) -> tuple[Bind, ...]:
+        """Those of nodes that CUDA opens."""
+        return tuple(each for each in self.nvidia if _NEEDED.fullmatch(each.source))
 
     @property
     def gpus(self) -> set[str]:
@@ -67,7 +74,7 @@ def groups(idmap: Iterable[str]) -> tuple[tuple[int, int], ...]:
 def judge(given: Given, nodes: dict[str, Node], want: Wanted) -> list[Fault]:
     """Faults, in the order in which they would be met."""
     found = [*_absent(given, want), *_gone(given, nodes), *_numbers(given, nodes), *_modes(given, nodes)]
-    optional = [each.source for each in given.nvidia if each.optional and each.source in nodes]
+    optional = [each.source for each in given.needed if each.optional and each.source in nodes]
     if given.autostart and optional:
         what = f"it starts with the machine, and {_some(optional)} may not be there yet: the mount is optional"
         found.append(Fault("autostart-race", given.subject, what, f"{_MAKE}; without `optional`", "warn"))
@@ -93,12 +100,13 @@ def _absent(given: Given, want: Wanted) -> list[Fault]:
 
 def _gone(given: Given, nodes: dict[str, Node]) -> list[Fault]:
     found = []
-    required = [each.source for each in given.nvidia if not each.optional]
+    folders = {path.rpartition("/")[0] for path in nodes}
+    required = [each.source for each in given.nvidia if not each.optional and each.source not in folders]
     lacking = [path for path in (*given.devices, *required) if is_nvidia(path) and path not in nodes]
     if lacking:
         what = f"the host has no {_some(lacking)}: the container can not start"
         found.append(Fault("device-gone", given.subject, what, f"as root there: {_MAKE}"))
-    silent = [each.source for each in given.nvidia if each.optional and each.source not in nodes]
+    silent = [each.source for each in given.needed if each.optional and each.source not in nodes]
     if silent:
         what = f"the host has no {_some(silent)}, and the container starts without"
         cure = f"as root there: {_MAKE}; then start the container anew"
@@ -107,7 +115,7 @@ def _gone(given: Given, nodes: dict[str, Node]) -> list[Fault]:
 
 
 def _numbers(given: Given, nodes: dict[str, Node]) -> list[Fault]:
-    there = [nodes[each.source] for each in given.nvidia if each.source in nodes]
+    there = [nodes[each.source] for each in given.needed if each.source in nodes]
     open_ = {(major, minor) for major, minor in given.allowed}
     shut = [node for node in there if not {(node.major, None), (node.major, node.minor)} & open_]
     if not shut:
@@ -122,9 +130,8 @@ def _numbers(given: Given, nodes: dict[str, Node]) -> list[Fault]:
 def _modes(given: Given, nodes: dict[str, Node]) -> list[Fault]:
     if not given.unprivileged:
         return []
-    there = [nodes[each.source] for each in given.nvidia if each.source in nodes]
+    there = [nodes[each.source] for each in given.needed if each.source in nodes]
     shut = [node for node in there if node.mode & 0o006 != 0o006 and not _by_group(given, node)]
-    shut = [node for node in shut if "/nvidia-caps/" not in node.path]
     if not shut:
         return []
     node = shut[0]
