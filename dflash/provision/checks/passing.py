@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dflash.finding import Severity
 from dflash.provision.checks.wanted import Wanted
-from dflash.provision.facts.lxc import Bind
+from dflash.provision.facts.lxc import Bind, Entry
 from dflash.provision.facts.nodes import Node, is_nvidia
 
 CAUSES = {
@@ -28,15 +28,17 @@ _MAKE = "nvidia-modprobe -c0 -u, from a unit that systemd runs before containers
 @dataclass(frozen=True)
 class Given:
     """What a container is given: `devices` by its manager, which looks up their numbers at each start; `binds` and
-    `allowed` by written lines. `groups`: ranges (first, count) of the host's group ids that are its own groups."""
+    `allowed` by written lines. `groups`: ranges (first, count) of the host's group ids that are its own groups.
+    `elsewhere`: a hook or another file may give it more."""
 
     subject: str
     devices: tuple[str, ...] = ()
     binds: tuple[Bind, ...] = ()
-    allowed: tuple[tuple[int, int | None], ...] = ()
+    allowed: tuple[tuple[int | None, int | None], ...] = ()
     unprivileged: bool = False
     groups: tuple[tuple[int, int], ...] = ()
     autostart: bool = False
+    elsewhere: bool = False
 
     @property
     def nvidia(self) -> tuple[Bind, ...]:
@@ -71,6 +73,14 @@ def groups(idmap: Iterable[str]) -> tuple[tuple[int, int], ...]:
     return tuple((int(match[1]), int(match[2])) for match in matches if match)
 
 
+def elsewhere(entries: Iterable[Entry]) -> bool:
+    """Whether a mount hook, such as LXC's for NVIDIA's toolkit, or a file that is not LXC's own may give devices."""
+    return any(
+        key.startswith("lxc.hook.") or (key == "lxc.include" and not value.startswith("/usr/share/lxc/config/"))
+        for key, value in entries
+    )
+
+
 def judge(given: Given, nodes: dict[str, Node], want: Wanted) -> list[Fault]:
     """Faults, in the order in which they would be met."""
     found = [*_absent(given, want), *_gone(given, nodes), *_numbers(given, nodes), *_modes(given, nodes)]
@@ -82,7 +92,7 @@ def judge(given: Given, nodes: dict[str, Node], want: Wanted) -> list[Fault]:
 
 
 def _absent(given: Given, want: Wanted) -> list[Fault]:
-    if not want.gpus:
+    if not want.gpus or given.elsewhere:
         return []
     paths = {*given.devices, *(each.source for each in given.nvidia)}
     if any(each.target in ("dev", "dev/") for each in given.binds):
@@ -116,11 +126,12 @@ def _gone(given: Given, nodes: dict[str, Node]) -> list[Fault]:
 
 def _numbers(given: Given, nodes: dict[str, Node]) -> list[Fault]:
     there = [nodes[each.source] for each in given.needed if each.source in nodes]
-    open_ = {(major, minor) for major, minor in given.allowed}
-    shut = [node for node in there if not {(node.major, None), (node.major, node.minor)} & open_]
+    shut = [
+        node for node in there if not {(None, None), (node.major, None), (node.major, node.minor)} & {*given.allowed}
+    ]
     if not shut:
         return []
-    majors = sorted({major for major, _ in given.allowed if major >= 195})
+    majors = sorted({major for major, _ in given.allowed if major is not None and major >= 195})
     written = f"majors {', '.join(map(str, majors))} are allowed" if majors else "no such major is allowed"
     now = ", ".join(f"{node.path} has {node.major}" for node in shut[:3])
     cure = "./inv provision writes those of now (Proxmox: give the nodes by --devN, which needs none)"
