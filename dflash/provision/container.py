@@ -40,7 +40,8 @@ class Mount:
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """A container as declared; a value left out is the manager's own default.
+    """A container as declared. A value left out is the manager's own default when the container is made, and from then
+    on what it is.
 
     `image`: Proxmox: a template volume (`local:vztmpl/…`) or a tarball; LXC: a tarball of a root file system on the
     host, or `download:DISTRIBUTION:RELEASE:ARCHITECTURE`; Incus, LXD and Docker: an image by its reference.
@@ -85,6 +86,10 @@ class ContainerSpec:
         # A word that begins with - would be an option of the program that makes the container.
         if not re.fullmatch(r"[A-Za-z0-9/][^\s]*", self.image):
             raise ValueError(f"an image begins with a letter, a digit or /, and has no blanks: {self.image!r}")
+        for name in ("network", "storage"):
+            value = getattr(self, name)
+            if value and not re.fullmatch(r"[A-Za-z0-9][^\s]*", value):
+                raise ValueError(f"{name} begins with a letter or a digit, and has no blanks: {value!r}")
 
     @property
     def binds_driver(self) -> bool:

@@ -27,7 +27,7 @@ _ERRORS = {
     "ENODEV": ("node-stale", "leads to no device (ENODEV)", "remove it, and nvidia-modprobe -c0 -u on the host"),
     "EIO": ("node-fails", "does not answer (EIO)", "look for Xid in the host's dmesg; reset the GPU, or reboot"),
 }
-_CAUSES = {
+CAUSES = {
     "node-missing": "the container is given no mount of it",
     "node-file": "an optional mount of what was not there leaves the empty file that it would have been mounted on",
     "node-denied": "the container's device cgroup does not allow its major number: it changes with updates",
@@ -84,10 +84,10 @@ def _libraries(inside: Facts) -> Iterator[Finding]:
         yield _fault("library-mismatch", subject, found, cure)
     elif uncached := [name for name in ASKED if name not in libraries.cached]:
         found = f"{', '.join(uncached)} not in the loader's cache, where Triton looks"
-        yield Finding("warn", subject, found, "run ldconfig there", "not-cached", _CAUSES["not-cached"])
+        yield Finding("warn", subject, found, "run ldconfig there", "not-cached", CAUSES["not-cached"])
     else:
         yield Finding("ok", subject, f"{module}, as the kernel module")
 
 
 def _fault(name: str, subject: str, found: str, cure: str) -> Finding:
-    return Finding("block", subject, found, cure, name, _CAUSES[name])
+    return Finding("block", subject, found, cure, name, CAUSES[name])

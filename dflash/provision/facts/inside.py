@@ -46,7 +46,10 @@ except OSError:
 found = {}
 for line in cache.splitlines():
     words = line.split()
-    if words and words[0] in ("libcuda.so.1", "libnvidia-ml.so.1") and words[0] not in found:
+    # CUDA's images bring a newer libcuda for older kernel modules: right as it is, and none of the driver's.
+    if not words or words[0] in found or "/compat/" in words[-1]:
+        continue
+    if words[0] in ("libcuda.so.1", "libnvidia-ml.so.1"):
         found[words[0]] = words[-1]
         print("cache", words[0], words[-1])
 places = ["/usr/lib/%s-linux-gnu" % os.uname().machine, "/usr/lib64", "/usr/lib"]

@@ -18,6 +18,10 @@ _LINE = re.compile(r"\s*(lxc\.[^\s=:]+)\s*[=:]\s*(.*?)\s*")
 
 BINDS, DEVICES = "lxc.mount.entry", ("lxc.cgroup2.devices.allow", "lxc.cgroup.devices.allow")
 
+_LISTS = re.compile(
+    r"lxc\.(mount\.(entry|auto)|cgroup2?\.devices\..*|environment(\..*)?|cap\..*|hook\..*|group|idmap|include)"
+)
+
 
 @dataclass(frozen=True)
 class Bind:
@@ -88,16 +92,24 @@ def binds(found: Iterable[Entry]) -> tuple[Bind, ...]:
     return tuple(Bind(each[0], each[1].lstrip("/"), tuple(each[3].split(",")), each[2]) for each in split if each[3:])
 
 
-def allowed(found: Iterable[Entry]) -> tuple[tuple[int, int | None], ...]:
+def allowed(found: Iterable[Entry]) -> tuple[tuple[int | None, int | None], ...]:
     """Majors and minors (None: all) of the character devices that the container may open for reading and writing.
 
     A host has version 1 or 2 of cgroups; what either's lines allow counts.
     """
     everything = tuple(found)
     lines = [value for key in DEVICES for value in values(everything, key)]
-    matches = [re.fullmatch(r"c\s+(\d+):(\d+|\*)\s+r?w?m?", line) for line in lines if "rw" in line]
-    pairs = [(int(match[1]), None if match[2] == "*" else int(match[2])) for match in matches if match]
-    return tuple(dict.fromkeys(pairs))
+    matches = [re.fullmatch(r"(?:c\s+(\d+|\*):(\d+|\*)\s+rwm?|a\b.*)", line) for line in lines]
+    return tuple(dict.fromkeys((_number(match[1]), _number(match[2])) for match in matches if match))
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text != "*" else None
+
+
+def is_list(key: str) -> bool:
+    """Whether a key may come several times, each adding to the last."""
+    return bool(_LISTS.fullmatch(key))
 
 
 def merged(text: str, wanted: Iterable[Entry], begin: str, end: str) -> str:
@@ -108,7 +120,7 @@ def merged(text: str, wanted: Iterable[Entry], begin: str, end: str) -> str:
     """
     block = tuple(wanted)
     targets = {each.target for each in binds(block)}
-    once = {key for key, _ in block} - {BINDS, *DEVICES, "lxc.idmap", "lxc.include"}
+    once = {key for key, _ in block if not is_list(key)}
     lines, inside = [], False
     for line in text.splitlines():
         if line.strip() in (begin, end):

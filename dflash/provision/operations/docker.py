@@ -16,8 +16,7 @@ from dflash.provision.operation import Action, Change, Kept
 
 _GIB = 2**30
 _UPDATED = ("cores", "memory", "restart")
-"""What `docker update` changes in a container that runs (it can set a limit, not lift it); for the rest the container
-is made anew."""
+"""What `docker update` changes in a container that runs; for the rest it is made anew."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Container:
             return
         before = {key: getattr(has, key) for key in wanted}
         differing = [key for key in wanted if before[key] != wanted[key]]
-        if any(key not in _UPDATED or not wanted[key] for key in differing):
+        if any(key not in _UPDATED for key in differing):
             yield self._anew(has, {key: before[key] for key in differing}, {key: wanted[key] for key in differing})
             return
         yield Kept(f"container {self.hop}", "it is as declared")
@@ -87,26 +86,27 @@ class Container:
         spec = self.spec
         wanted: dict[str, Any] = {
             "image": spec.image,
-            "cores": float(spec.cores or 0),
-            "memory": (spec.memory_gib or 0) * _GIB,
-            "network": spec.network or "host",
             "restart": "unless-stopped" if spec.autostart else "no",
             "privileged": spec.privileged,
+        }
+        declared: dict[str, Any] = {
+            "cores": float(spec.cores or 0),
+            "memory": (spec.memory_gib or 0) * _GIB,
+            "shm": (spec.shm_gib or 0) * _GIB,
+            "network": spec.network,
             "gpus": spec.gpus if isinstance(spec.gpus, str) else ",".join(map(str, spec.gpus)),
             "devices": spec.devices,
             "mounts": {mount.inside: (mount.host, mount.read_only) for mount in spec.mounts},
         }
-        if spec.shm_gib is not None:
-            wanted["shm"] = spec.shm_gib * _GIB
-        return wanted
+        return {**wanted, **{key: value for key, value in declared.items() if value}}
 
     def _limits(self, keys: Sequence[str]) -> list[str]:
         """Swap is what memory is, no more: a training that swaps is a training that stands."""
         wanted = self._wanted()
         words: list[str] = []
-        if "cores" in keys and wanted["cores"]:
+        if "cores" in keys and "cores" in wanted:
             words += ["--cpus", f"{wanted['cores']:g}"]
-        if "memory" in keys and wanted["memory"]:
+        if "memory" in keys and "memory" in wanted:
             words += ["--memory", str(wanted["memory"]), "--memory-swap", str(wanted["memory"])]
         return [*words, *(["--restart", wanted["restart"]] if "restart" in keys else [])]
 
@@ -118,7 +118,7 @@ class Container:
         words += ["--privileged"] if spec.privileged else []
         if spec.gpus:
             # Docker reads the word as a line of CSV, whose quotes keep the commas together.
-            words += ["--gpus", "all" if spec.gpus == "all" else f'"device={self._wanted()["gpus"]}"']
+            words += ["--gpus", "all" if spec.gpus == "all" else f'"device={",".join(map(str, spec.gpus))}"']
         for path in spec.devices:
             words += ["--device", path]
         for mount in spec.mounts:
@@ -132,6 +132,9 @@ class Container:
             f"made anew: what runs in it ends; what was written into it, outside of mounts, stays in {aside}, "
             "which `docker rm` removes"
         )
+        undeclared = sorted(set(has.mounts) - {mount.inside for mount in self.spec.mounts})
+        if undeclared:
+            note += f"\nwithout {', '.join(undeclared)}, which is mounted and not declared"
         actions = [Action(("docker", "stop", self.hop.name))] if has.state in ("running", "paused") else []
         # The old one must not come back by itself beside the new.
         actions += [

@@ -18,11 +18,14 @@ from dflash.provision.operations import binds
 _LIVE = ("limits.", "boot.", "user.")
 """Keys whose change a running instance takes; for others it must be stopped."""
 
+STOP = '"$1" stop "$2" --timeout 60 || "$1" stop "$2" --force'
+"""An init that knows no signal to shut down by would be waited for without end."""
+
 
 @dataclass(frozen=True)
 class Container:
-    """The instance of an `incus:` or `lxd:` hop. Keys and devices that are not declared are left as they are; GPUs
-    are the declared ones, no others."""
+    """The instance of an `incus:` or `lxd:` hop. Keys and devices that are not declared are left as they are; where
+    GPUs are declared, it has those and no others."""
 
     hop: Incus | Lxd
     spec: ContainerSpec
@@ -116,7 +119,7 @@ class Container:
             yield Kept(subject, f"all {len(target)} declared keys are so"), False
             return
         stops = has.status != "Stopped" and not all(key.startswith(_LIVE) for key in differing)
-        stop = (Action((self._client, "stop", self._target)),) if stops else ()
+        stop = (Action(("sh", "-c", STOP, "sh", self._client, self._target)),) if stops else ()
         words = tuple(f"{key}={target[key]}" for key in differing)
         note = "\nthe instance is stopped: what runs in it ends" if stops else ""
         before, after = ({key: each[key] for key in differing} for each in (now, target))
@@ -138,7 +141,7 @@ class Container:
             yield Change(subject, _lines(old or {}), _lines(wanted), (*away, add))
         for name, each in has.devices.items():
             declared = name in devices or any(_same(each, wanted) for wanted in devices.values())
-            if each.get("type") == "gpu" and not declared:
+            if self.spec.gpus and each.get("type") == "gpu" and not declared:
                 remove = Action((self._client, "config", "device", "remove", self._target, name))
                 yield Change(f"device {name} of {self.hop}", _lines(each), "", (remove,))
 

@@ -54,8 +54,8 @@ _MODE = "0666"
 
 @dataclass(frozen=True)
 class Container:
-    """The container of a `pct:` hop, on its node. Devices and mounts that are not declared are left, but NVIDIA's: of
-    these the container has the declared ones and no others."""
+    """The container of a `pct:` hop, on its node. Devices and mounts that are not declared are left as they are; where
+    GPUs are declared, it has those and no others."""
 
     hop: Pct
     spec: ContainerSpec
@@ -136,7 +136,7 @@ class Container:
         wanted |= _placed("dev", "path", devices, [{"path": path, "mode": _MODE} for path in paths])
         wanted |= _placed("mp", "mp", mounts, [_mount(mount) for mount in spec.all_mounts])
         nvidia = [key for key, each in devices.items() if nodes.is_nvidia(each.get("path", ""))]
-        return wanted, [key for key in nvidia if devices[key]["path"] not in paths]
+        return wanted, [key for key in nvidia if spec.gpus and devices[key]["path"] not in paths]
 
     def _create(self, wanted: Mapping[str, str]) -> Change:
         spec = self.spec
@@ -173,7 +173,7 @@ class Container:
         """Whether a line is in the way of the declared ones: a mount at the same place, a key that comes once, or a
         device or driver file of NVIDIA's, which are given otherwise."""
         if entry[0] != lxc.BINDS:
-            return entry[0] not in lxc.DEVICES and entry[0] in {key for key, _ in wanted}
+            return not lxc.is_list(entry[0]) and entry[0] in {key for key, _ in wanted}
         targets = {each.target for each in lxc.binds(wanted)}
         for each in lxc.binds([entry]):
             node = bool(self.spec.gpus) and nodes.is_nvidia(each.target)
