@@ -51,12 +51,12 @@ def test_a_preview_shows_a_diff_and_then_it_is_done_and_then_there_is_nothing_to
     preview = provision(inventory, *only, "--plan")
     assert preview.returncode == 0, preview.stderr
     assert f"--- local directory {inventory}/gpu1/models\n+++ as declared\n@@ -1 +1 @@\n-absent\n" in preview.stdout
-    assert preview.stderr == "gpu1: 2 would change, 0 would not; nothing was changed\n"
+    assert preview.stderr == "gpu1: 3 would change, 0 would not; nothing was changed\n"
     assert not (inventory / "gpu1").exists()
-    assert provision(inventory, *only).stderr == "gpu1: 2 changed, 0 kept\n"
+    assert provision(inventory, *only).stderr == "gpu1: 3 changed, 0 kept\n"
     assert (inventory / "gpu1" / "models").is_dir()
     again = provision(inventory, *only)
-    assert again.stderr == "gpu1: nothing to do, 2 kept\n"
+    assert again.stderr == "gpu1: nothing to do, 3 kept\n"
     assert f"local directory {inventory}/gpu1/models: it is there" in again.stdout
 
 
@@ -65,7 +65,7 @@ def test_several_hosts_at_once_give_one_document_and_a_table(inventory: Path):
     done = provision(inventory, "--host", "gpu1,gpu2", "--only", "directories", "--json")
     assert done.returncode == 1
     (one,) = json.loads(done.stdout)["hosts"]
-    assert (one["host"], one["changes"], one["machines"][0]["layer"]) == ("gpu1", 2, "local")
+    assert (one["host"], one["changes"], one["machines"][0]["layer"]) == ("gpu1", 3, "local")
     assert one["machines"][0]["steps"][0] == {
         "operation": "directories",
         "subject": f"directory {inventory}/gpu1/models",

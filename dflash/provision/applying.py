@@ -58,11 +58,16 @@ def provision(
     """
     done: list[Provisioned] = []
     for stage in stages(host, spec, only):
+        if not stage.operations(_NOBODY):
+            continue
+        if not preview:
+            done.append(_applied(stage, tell))
+            continue
+        remade = any(isinstance(step.outcome, Change) and step.name == "container" for step in _steps(done))
         try:
-            done.append(_previewed(stage, tell) if preview else _applied(stage, tell))
+            done.append(_previewed(stage, tell, first=remade))
         except (ContainerMissing, ContainerStopped):
-            made = any(isinstance(step.outcome, Change) and step.name == "container" for step in _steps(done))
-            if not (preview and stage.behind and made):
+            if not remade:
                 raise
             done.append(_as_declared(stage, tell, "the container is made first"))
     return done
@@ -73,11 +78,12 @@ def refusals(done: Iterable[Provisioned]) -> list[DFlashError]:
     return [step.outcome.error for step in _steps(done) if isinstance(step.outcome, Refused)]
 
 
-def _previewed(stage: Stage, tell: Tell) -> Provisioned:
+def _previewed(stage: Stage, tell: Tell, *, first: bool) -> Provisioned:
+    """`first`: something is done on the way to this machine first."""
     try:
         with _Machine(stage.chain) as machine:
             operations = stage.operations(machine.login)
-            return machine.told(planned(operations, machine.known(operations)), tell)
+            return machine.told(planned(operations, machine.known(operations), first=first), tell)
     except NoPython as failure:
         if "no python3" not in failure.what:
             raise
@@ -201,6 +207,9 @@ class _Machine:
                     raise ActionFailed(what, where=self.layer, cure="look there what keeps it from being so")
 
 
+_NOBODY = Login(0, "root", "~")
+"""Who is taken to log in where that is not known."""
+
 _AGAIN = "what was done stays; put this right there, and the same command goes on from here"
 
 
@@ -210,8 +219,7 @@ def _bare_step() -> Step:
 
 def _as_declared(stage: Stage, tell: Tell, why: str, first: tuple[Step, ...] = ()) -> Provisioned:
     """A machine of which nothing can be read yet."""
-    nobody = Login(0, "root", "~")
-    steps = (*first, *(Step(each.name, Declared(each.subject)) for each in stage.operations(nobody)))
+    steps = (*first, *(Step(each.name, Declared(each.subject)) for each in stage.operations(_NOBODY)))
     tell(f"{stage.chain}: {why}")
     _tell_steps(steps, str(stage.chain), tell)
     return Provisioned(str(stage.chain), steps)

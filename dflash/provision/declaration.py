@@ -7,7 +7,7 @@ gpu1:
     packages: [g++, git]
     persistence: true           # of the machine that has the driver, always
     host: {packages: [lxc]}     # the machine before the container
-    container: {...}
+    container: {...}            # dflash/provision/container.py
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from dflash.document import load
 from dflash.hosts.chain import looks_like_chain
+from dflash.provision.container import ContainerSpec
 from dflash.validation import validated
 
 LIMITS = (
@@ -115,7 +116,7 @@ class MachineSpec(PartSpec):
     python: Annotated[str, AfterValidator(_python)] = ">=3.11,<3.13"
     persistence: bool = False
     host: PartSpec = PartSpec()
-    container: dict[str, Any] = {}
+    container: ContainerSpec | None = None
 
 
 def declared(name: str, file: str | Path) -> MachineSpec:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from dflash.errors import DFlashError, UsageError
 from dflash.hosts.chain import Chain, Docker, Hop, Incus, Local, Lxc, Lxd, Pct
@@ -22,6 +21,7 @@ from dflash.provision.declaration import MachineSpec, PartSpec
 from dflash.provision.fact import Facts
 from dflash.provision.facts.users import Login
 from dflash.provision.operation import Change, Kept, Operation
+from dflash.provision.operations.container import inside, on_host
 from dflash.provision.operations.directory import Directory
 from dflash.provision.operations.limits import Limits
 from dflash.provision.operations.mounts import Mount
@@ -33,8 +33,20 @@ from dflash.provision.operations.uv import Uv
 from dflash.provision.operations.uvm import UvmDevice
 from dflash.validation import suggestion
 
-NAMES = ("packages", "user", "python", "persistence", "uvm", "limits", "mounts", "container", "directories", "uv")
-"""What `--only` may name, in the order in which a stage has them."""
+NAMES = (
+    "packages",
+    "user",
+    "python",
+    "driver",
+    "uv",
+    "persistence",
+    "uvm",
+    "limits",
+    "mounts",
+    "directories",
+    "container",
+)
+"""What `--only` may name."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +87,6 @@ class Stage:
 
     chain: Chain
     operations: Callable[[Login], tuple[Named, ...]]
-    behind: bool = False
-    """Whether a container leads here, that a stage before may have to make."""
 
 
 def stages(host: Host, spec: MachineSpec, only: Sequence[str] = ()) -> list[Stage]:
@@ -89,15 +99,17 @@ def stages(host: Host, spec: MachineSpec, only: Sequence[str] = ()) -> list[Stag
         if name not in NAMES:
             raise UsageError(f"there is no operation {name!r}", where="--only", cure=suggestion(name, NAMES, "names"))
     before, container = split(host.chain)
+    made = spec.container
     if container is None:
-        if spec.container or spec.host != PartSpec():
+        if made or spec.host != PartSpec():
             what = "`host` and `container` are of a chain with a container, and this has none"
             raise UsageError(what, where=f"{host.name} ({host.chain})", cure="leave them out, or name it in the chain")
-        return [Stage(host.chain, lambda login: _chosen(_work(host, spec, login, _driver(host, spec)), only))]
-    makers = container_operations(container, spec.container)
+        return [Stage(host.chain, lambda login: _chosen(_work(host, spec, login, _kernel(host, spec)), only))]
+    makers = [Named("container", each, f"container {container}") for each in on_host(container, made)] if made else []
+    driver = [Named("driver", each, "NVIDIA driver inside") for each in inside(made)] if made else []
     return [
-        Stage(before, lambda login: _chosen([*_part(spec.host, login, _driver(host, spec)), *makers], only)),
-        Stage(host.chain, lambda login: _chosen(_work(host, spec, login, ()), only), behind=True),
+        Stage(before, lambda login: _chosen([*_part(spec.host, login, _kernel(host, spec)), *makers], only)),
+        Stage(host.chain, lambda login: _chosen(_work(host, spec, login, driver), only)),
     ]
 
 
@@ -109,15 +121,15 @@ def split(chain: Chain) -> tuple[Chain, Hop | None]:
     return chain, None
 
 
-def planned(operations: Iterable[Named], known: Facts) -> list[Step]:
+def planned(operations: Iterable[Named], known: Facts, *, first: bool = False) -> list[Step]:
     """What each operation would do, as far as `known` tells. One that refuses once something before it is to be changed
-    may be of another mind then, so it stays as declared."""
+    (`first`: before all of them) may be of another mind then, so it stays as declared."""
     steps: list[Step] = []
     for each in operations:
         try:
             steps += [Step(each.name, outcome) for outcome in each.operation.plan(known)]
         except DFlashError as failure:
-            changes = any(isinstance(step.outcome, Change) for step in steps)
+            changes = first or any(isinstance(step.outcome, Change) for step in steps)
             steps.append(Step(each.name, Declared(each.subject) if changes else Refused(each.subject, failure)))
     return steps
 
@@ -136,25 +148,20 @@ def lines_of(step: Step, layer: str) -> list[str]:
             return [f"{layer} {subject}: can not be made so: {error}"]
 
 
-def container_operations(hop: Hop, declared: Mapping[str, Any]) -> list[Named]:
-    """What makes and configures the container of `hop` as `declared`; nothing where nothing is."""
-    if not declared:
-        return []
-    raise UsageError("containers can not be made yet", where=str(hop), cure="make it by hand and leave `container` out")
-
-
 def _work(host: Host, spec: MachineSpec, login: Login, driver: Sequence[Named]) -> list[Named]:
     """The end of the chain, where environments are made and work runs."""
     root = host.root or DEFAULT_ROOT.replace("~", login.home.rstrip("/"), 1)
     python = Named("python", PythonInRange(spec.python), f"Python {spec.python}")
     ours = _part(spec, login, (python, *driver))
-    ours.append(Named("directories", Directory(root, _owner(spec, login)), f"directory {root}"))
+    # `tools` too: the next version of uv is put there by who logs in.
+    for path in (root, f"{root}/tools"):
+        ours.append(Named("directories", Directory(path, _owner(spec, login)), f"directory {path}"))
     if not host.chain.is_local:  # here `env.create` uses .venv's own
         ours.append(_uv(root))
     return ours
 
 
-def _driver(host: Host, spec: MachineSpec) -> tuple[Named, ...]:
+def _kernel(host: Host, spec: MachineSpec) -> tuple[Named, ...]:
     """What GPUs need of the machine with their driver."""
     persistence = Named("persistence", PersistenceMode(), "persistence")
     uvm = Named("uvm", UvmDevice(), "/dev/nvidia-uvm")

@@ -11,7 +11,12 @@ from dflash.errors import DFlashError
 from dflash.hosts.chain import Docker, Lxc, Lxd, parse_chain
 from dflash.hosts.connection import Connection
 from dflash.hosts.reach import reach
+from dflash.provision.checks import container
+from dflash.provision.checks import inside as inside_layer
+from dflash.provision.checks.wanted import Wanted
 from dflash.provision.container import ContainerSpec, Mount
+from dflash.provision.fact import Facts, read
+from dflash.provision.facts.inside import OPENS
 from dflash.provision.operations import docker, incus, lxc
 from tests.lab.docker import IMAGE, docker_container
 from tests.lab.docker import docker as run
@@ -59,6 +64,13 @@ def opened(chain: str, *paths: str) -> list[str]:
     return inside(chain, "python3", "-c", OPEN, *paths).split()
 
 
+def found(connection: Connection, chain: str) -> list[str]:
+    """What layer 4 finds, from outside."""
+    want = Wanted(container=parse_chain(chain).hops[0])
+    known = read(connection, [*container.HOST, *container.asked(want)])
+    return [f"{each.severity} {each.name}".strip() for each in container.judge(known, Facts({}), want)]
+
+
 def shm_of(chain: str) -> int:
     size, count = inside(chain, "stat", "-f", "-c", "%S %b", "/dev/shm").split()
     return int(size) * int(count)
@@ -101,6 +113,38 @@ def test_an_lxc_container_is_made_from_a_tarball_and_then_nothing_is_to_do(tmp_p
         assert inside(chain, "cat", "/usr/lib/libmade.so.1") == "after an update"
         assert "# a person's own\nlxc.environment = OWN=1\n" in (place / "config").read_text()
         assert changes(carry_out(connection, more)) == []
+        assert found(connection, chain) == ["ok"]
+        connection.run(["lxc-stop", "-k", "-n", name])
+        assert found(connection, chain) == ["block container-stopped"]
+        assert found(connection, "lxc:nobody-home") == ["block no-container"]
+
+
+def test_open_inside_says_which_layer_keeps_a_node_back():
+    """Other nodes of the host stand for NVIDIA's, inside of the container alone."""
+    name, chain = "dflash-lab-made", "lxc:dflash-lab-made"
+    stand_ins = (
+        "lxc.mount.entry = /dev/zero dev/nvidia0 none bind,create=file 0 0",
+        "lxc.mount.entry = /dev/not-there dev/nvidia1 none bind,optional,create=file 0 0",
+        f"lxc.mount.entry = {NODE} dev/nvidia-uvm none bind,create=file 0 0",
+    )
+    spec = ContainerSpec(image=str(root_file_system()), privileged=True, raw=(*LAB, *stand_ins))
+    with free_name(name), here() as connection:
+        carry_out(connection, lxc.Container(Lxc(name), spec))
+        with reach(parse_chain(chain)) as end:
+            known = read(end, inside_layer.INSIDE)
+        opens = {
+            "/dev/nvidia0": "OK",
+            "/dev/nvidia1": "FILE",
+            "/dev/nvidia-uvm": "EPERM",
+            "/dev/nvidiactl": "ENOENT",
+        }
+        assert known[OPENS] == opens
+        findings = inside_layer.judge(Facts({}), known, Wanted(2, parse_chain(chain).hops[0]))
+        assert {each.name: each.subject for each in findings} == {
+            "node-file": "/dev/nvidia1",
+            "node-denied": "/dev/nvidia-uvm",
+            "node-missing": "/dev/nvidiactl",
+        }
 
 
 def test_an_unprivileged_lxc_container_has_files_of_its_own_and_is_nobody_to_a_node_of_the_hosts_root():
@@ -142,7 +186,10 @@ def test_a_docker_container_is_made_and_one_that_must_be_made_anew_leaves_the_ol
             more = replace(operation, spec=replace(spec, memory_gib=2, autostart=False))
             assert changes(carry_out(connection, more)) == [f"limits of {chain}"]
             assert changes(carry_out(connection, more)) == []
-            run("stop", name)
+            assert found(connection, chain) == ["ok"]
+            run("stop", "-t", "1", name)
+            assert found(connection, chain) == ["block container-stopped"]
+            assert found(connection, "docker:nobody-home") == ["block no-container"]
             assert changes(carry_out(connection, more)) == [f"state of {chain}"]
 
             larger = replace(more, spec=replace(more.spec, shm_gib=2))
@@ -184,5 +231,9 @@ def test_an_lxd_instance_is_made_configured_and_then_left_alone(tmp_path: Path):
             assert changes(carry_out(connection, more)) == changed
             assert opened(chain, "/data/file") == ["OK"]
             assert changes(carry_out(connection, more)) == []
+            assert found(connection, chain) == ["ok"]
+            client("stop", "-f", name)
+            assert found(connection, chain) == ["block container-stopped"]
+            assert found(connection, "lxd:nobody-home") == ["block no-container"]
         finally:
             client("delete", "-f", name, check=False)

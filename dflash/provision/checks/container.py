@@ -100,6 +100,7 @@ def _pct(host: Facts, hop: Pct, want: Wanted) -> Iterator[Finding]:
         unprivileged=conf.keys.get("unprivileged") == "1",
         groups=passing.groups(lxc.values(conf.raw, "lxc.idmap")),
         autostart=conf.keys.get("onboot") == "1",
+        elsewhere=passing.elsewhere(conf.raw),
     )
     for name, lines in below.items():
         if lines and not given.gpus:
@@ -131,6 +132,7 @@ def _lxc(host: Facts, hop: Lxc, want: Wanted) -> Iterator[Finding]:
         unprivileged=bool(idmap),
         groups=passing.groups(idmap),
         autostart=lxc.values(entries, "lxc.start.auto")[-1:] == ("1",),
+        elsewhere=passing.elsewhere(entries),
     )
     yield from _shown(passing.judge(given, host[NODES], want))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dflash.finding import Severity
 from dflash.provision.checks.wanted import Wanted
-from dflash.provision.facts.lxc import Bind
+from dflash.provision.facts.lxc import Bind, Entry
 from dflash.provision.facts.nodes import Node, is_nvidia
 
 CAUSES = {
@@ -20,26 +20,35 @@ CAUSES = {
     "autostart-race": "containers can start before anything has made the nodes",
 }
 _GPU = re.compile(r"/dev/nvidia\d+")
+_NEEDED = re.compile(r"/dev/nvidia(\d+|ctl|-uvm)")
+"""What CUDA opens; modeset, uvm-tools and MIG's capabilities may be absent, and are left alone."""
 _MAKE = "nvidia-modprobe -c0 -u, from a unit that systemd runs before containers start"
 
 
 @dataclass(frozen=True)
 class Given:
     """What a container is given: `devices` by its manager, which looks up their numbers at each start; `binds` and
-    `allowed` by written lines. `groups`: ranges (first, count) of the host's group ids that are its own groups."""
+    `allowed` by written lines. `groups`: ranges (first, count) of the host's group ids that are its own groups.
+    `elsewhere`: a hook or another file may give it more."""
 
     subject: str
     devices: tuple[str, ...] = ()
     binds: tuple[Bind, ...] = ()
-    allowed: tuple[tuple[int, int | None], ...] = ()
+    allowed: tuple[tuple[int | None, int | None], ...] = ()
     unprivileged: bool = False
     groups: tuple[tuple[int, int], ...] = ()
     autostart: bool = False
+    elsewhere: bool = False
 
     @property
     def nvidia(self) -> tuple[Bind, ...]:
         """The mounts of NVIDIA's nodes."""
         return tuple(each for each in self.binds if is_nvidia(each.target))
+
+    @property
+    def needed(self) -> tuple[Bind, ...]:
+        """Those of nodes that CUDA opens."""
+        return tuple(each for each in self.nvidia if _NEEDED.fullmatch(each.source))
 
     @property
     def gpus(self) -> set[str]:
@@ -64,10 +73,18 @@ def groups(idmap: Iterable[str]) -> tuple[tuple[int, int], ...]:
     return tuple((int(match[1]), int(match[2])) for match in matches if match)
 
 
+def elsewhere(entries: Iterable[Entry]) -> bool:
+    """Whether a mount hook, such as LXC's for NVIDIA's toolkit, or a file that is not LXC's own may give devices."""
+    return any(
+        key.startswith("lxc.hook.") or (key == "lxc.include" and not value.startswith("/usr/share/lxc/config/"))
+        for key, value in entries
+    )
+
+
 def judge(given: Given, nodes: dict[str, Node], want: Wanted) -> list[Fault]:
     """Faults, in the order in which they would be met."""
     found = [*_absent(given, want), *_gone(given, nodes), *_numbers(given, nodes), *_modes(given, nodes)]
-    optional = [each.source for each in given.nvidia if each.optional and each.source in nodes]
+    optional = [each.source for each in given.needed if each.optional and each.source in nodes]
     if given.autostart and optional:
         what = f"it starts with the machine, and {_some(optional)} may not be there yet: the mount is optional"
         found.append(Fault("autostart-race", given.subject, what, f"{_MAKE}; without `optional`", "warn"))
@@ -75,7 +92,7 @@ def judge(given: Given, nodes: dict[str, Node], want: Wanted) -> list[Fault]:
 
 
 def _absent(given: Given, want: Wanted) -> list[Fault]:
-    if not want.gpus:
+    if not want.gpus or given.elsewhere:
         return []
     paths = {*given.devices, *(each.source for each in given.nvidia)}
     if any(each.target in ("dev", "dev/") for each in given.binds):
@@ -93,12 +110,13 @@ def _absent(given: Given, want: Wanted) -> list[Fault]:
 
 def _gone(given: Given, nodes: dict[str, Node]) -> list[Fault]:
     found = []
-    required = [each.source for each in given.nvidia if not each.optional]
+    folders = {path.rpartition("/")[0] for path in nodes}
+    required = [each.source for each in given.nvidia if not each.optional and each.source not in folders]
     lacking = [path for path in (*given.devices, *required) if is_nvidia(path) and path not in nodes]
     if lacking:
         what = f"the host has no {_some(lacking)}: the container can not start"
         found.append(Fault("device-gone", given.subject, what, f"as root there: {_MAKE}"))
-    silent = [each.source for each in given.nvidia if each.optional and each.source not in nodes]
+    silent = [each.source for each in given.needed if each.optional and each.source not in nodes]
     if silent:
         what = f"the host has no {_some(silent)}, and the container starts without"
         cure = f"as root there: {_MAKE}; then start the container anew"
@@ -107,12 +125,13 @@ def _gone(given: Given, nodes: dict[str, Node]) -> list[Fault]:
 
 
 def _numbers(given: Given, nodes: dict[str, Node]) -> list[Fault]:
-    there = [nodes[each.source] for each in given.nvidia if each.source in nodes]
-    open_ = {(major, minor) for major, minor in given.allowed}
-    shut = [node for node in there if not {(node.major, None), (node.major, node.minor)} & open_]
+    there = [nodes[each.source] for each in given.needed if each.source in nodes]
+    shut = [
+        node for node in there if not {(None, None), (node.major, None), (node.major, node.minor)} & {*given.allowed}
+    ]
     if not shut:
         return []
-    majors = sorted({major for major, _ in given.allowed if major >= 195})
+    majors = sorted({major for major, _ in given.allowed if major is not None and major >= 195})
     written = f"majors {', '.join(map(str, majors))} are allowed" if majors else "no such major is allowed"
     now = ", ".join(f"{node.path} has {node.major}" for node in shut[:3])
     cure = "./inv provision writes those of now (Proxmox: give the nodes by --devN, which needs none)"
@@ -122,9 +141,8 @@ def _numbers(given: Given, nodes: dict[str, Node]) -> list[Fault]:
 def _modes(given: Given, nodes: dict[str, Node]) -> list[Fault]:
     if not given.unprivileged:
         return []
-    there = [nodes[each.source] for each in given.nvidia if each.source in nodes]
+    there = [nodes[each.source] for each in given.needed if each.source in nodes]
     shut = [node for node in there if node.mode & 0o006 != 0o006 and not _by_group(given, node)]
-    shut = [node for node in shut if "/nvidia-caps/" not in node.path]
     if not shut:
         return []
     node = shut[0]

@@ -12,6 +12,12 @@ from dflash.provision.fact import MISSING, Fact, Output
 _TOOLKIT = "command -v nvidia-container-runtime-hook || ls /etc/cdi/nvidia.yaml /var/run/cdi/nvidia.yaml"
 """`--gpus` needs the hook, or from Docker 28.3 on a CDI specification."""
 
+_FORMAT = (
+    '{"Id":{{json .Id}},"State":{{json .State.Status}},"Image":{{json .Config.Image}},'
+    '"HostConfig":{{json .HostConfig}},"Mounts":{{json .Mounts}}}'
+)
+"""Not all of it: a container's environment may hold secrets."""
+
 
 @dataclass(frozen=True)
 class Inspected:
@@ -42,19 +48,20 @@ class Answer:
 
 def container(name: str) -> Fact[Answer]:
     """What the daemon knows of a container."""
-    return Fact(f"container docker:{name}", ("docker", "inspect", "--type", "container", name), parse_container)
+    argv = ("docker", "inspect", "--type", "container", "--format", _FORMAT, name)
+    return Fact(f"container docker:{name}", argv, parse_container)
 
 
 def parse_container(output: Output) -> Answer:
-    """`[{…}]`, or on standard error why not."""
+    """An object of JSON, or on standard error why not."""
     if not output.ok:
         if "no such container" in output.stderr.lower():
             return Answer()
         said = output.stderr.strip().splitlines()
         return Answer(error="there is no client" if output.status == MISSING else said[-1] if said else "no answer")
     try:
-        return Answer(_inspected(json.loads(output.stdout)[0]))
-    except (ValueError, KeyError, TypeError, IndexError):
+        return Answer(_inspected(json.loads(output.stdout)))
+    except (ValueError, KeyError, TypeError):
         return Answer(error="the client's answer is not what `docker inspect` prints")
 
 
@@ -63,8 +70,8 @@ def _inspected(found: Mapping[str, Any]) -> Inspected:
     binds = [each for each in found.get("Mounts") or () if each["Type"] == "bind"]
     return Inspected(
         id=found["Id"],
-        state=found["State"]["Status"],
-        image=found["Config"]["Image"],
+        state=found["State"],
+        image=found["Image"],
         cores=(host.get("NanoCpus") or 0) / 1e9,
         memory=host.get("Memory") or 0,
         shm=host.get("ShmSize") or 0,

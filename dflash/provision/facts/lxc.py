@@ -92,16 +92,19 @@ def binds(found: Iterable[Entry]) -> tuple[Bind, ...]:
     return tuple(Bind(each[0], each[1].lstrip("/"), tuple(each[3].split(",")), each[2]) for each in split if each[3:])
 
 
-def allowed(found: Iterable[Entry]) -> tuple[tuple[int, int | None], ...]:
+def allowed(found: Iterable[Entry]) -> tuple[tuple[int | None, int | None], ...]:
     """Majors and minors (None: all) of the character devices that the container may open for reading and writing.
 
     A host has version 1 or 2 of cgroups; what either's lines allow counts.
     """
     everything = tuple(found)
     lines = [value for key in DEVICES for value in values(everything, key)]
-    matches = [re.fullmatch(r"c\s+(\d+):(\d+|\*)\s+r?w?m?", line) for line in lines if "rw" in line]
-    pairs = [(int(match[1]), None if match[2] == "*" else int(match[2])) for match in matches if match]
-    return tuple(dict.fromkeys(pairs))
+    matches = [re.fullmatch(r"(?:c\s+(\d+|\*):(\d+|\*)\s+rwm?|a\b.*)", line) for line in lines]
+    return tuple(dict.fromkeys((_number(match[1]), _number(match[2])) for match in matches if match))
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text != "*" else None
 
 
 def is_list(key: str) -> bool:

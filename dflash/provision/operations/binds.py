@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from dflash.errors import DFlashError
@@ -22,7 +23,7 @@ mv -f "$draft" "$1"
 
 
 def bound(host: str, inside: str, *options: str) -> Entry:
-    """A mount line. Never `optional`: a container that would lack it does not start, and says so."""
+    """A mount line. Without `optional`, a container that would lack it does not start, and says so."""
     return BINDS, str(Bind(host, inside.lstrip("/"), ("bind", *options)))
 
 
@@ -58,7 +59,12 @@ def driver_lines(spec: ContainerSpec, driver: Driver, where: str) -> list[Entry]
     if "libcuda.so.1" not in driver.libraries:
         cure = "install the driver's libraries there (libcuda1, libnvidia-compute-…), or declare driver: image"
         raise DFlashError("the host has no libcuda.so.1", where=where, cure=cure)
-    return [bound(path, path, "ro", "create=file") for path in driver.files]
+    # A name with a version is gone after the host's next update, which must not keep the container from starting.
+    versioned = re.compile(r"\.so\.\d+\.")
+    return [
+        bound(path, path, "ro", *(("optional",) if versioned.search(path) else ()), "create=file")
+        for path in driver.files
+    ]
 
 
 def raw_lines(spec: ContainerSpec) -> list[Entry]:

@@ -5,7 +5,8 @@ The two must be equal to the last digit, or nothing computes ("Driver/library ve
 that the host runs is soon gone from a distribution's archive. So by default a Proxmox or LXC container sees the
 host's own files, mounted read-only under the names by which programs ask for them (libcuda.so.1, not
 libcuda.so.550.54.15): the link is followed at each start, hence what is mounted is always what the host uses, and
-there is nothing that could be of another version. It needs a container whose libraries are kept in the same places
+there is nothing that could be of another version. (Few files have a version in the name itself: those may be absent,
+and provisioning again brings their successors.) It needs a container whose libraries are kept in the same places
 as the host's (Debian and Ubuntu are alike), and whose C library is not older than what the files ask for. For Incus,
 LXD and Docker, NVIDIA's toolkit does the same.
 
