@@ -52,3 +52,5 @@ def _show(found: Checked, named: bool) -> None:
     print_table(found.findings, console)
     if found.layer:
         console.print(f"begin with {found.layer}: what is wrong after it may come from that", highlight=False)
+    if found.mendable:
+        console.print(f"--fix mends: {', '.join(found.mendable)}", highlight=False)

@@ -44,10 +44,20 @@ class Checked:
         """The first layer that fails, which is the one to mend; "" when none does."""
         return first_failing(self.findings)
 
+    @property
+    def mendable(self) -> list[str]:
+        """The subjects of the findings that `fix_host` can do something about."""
+        return [each.subject for each in fixes_of(self.findings, wanted(self.host))]
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         told = {"host": self.host.name, "chain": str(self.host.chain), "ok": self.ok, "layer": self.layer}
-        return {**told, "findings": [each.to_json() for each in self.findings], "seconds": round(self.seconds, 3)}
+        return {
+            **told,
+            "mendable": self.mendable,
+            "findings": [each.to_json() for each in self.findings],
+            "seconds": round(self.seconds, 3),
+        }
 
 
 def check_host(host: Host, *, repository: Path = REPOSITORY) -> Checked:

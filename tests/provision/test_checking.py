@@ -123,7 +123,9 @@ def test_a_fault_is_mended_with_its_change_shown_first_and_the_host_checked_agai
     (tmp_path / "nvidia-smi.mode").write_text("Disabled\n")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     told: list[str] = []
-    after = fix_host(Checked(here, (ASLEEP,), 0.1), told.append)
+    before = Checked(here, (ASLEEP,), 0.1)
+    assert before.to_json()["mendable"] == ["persistence"]
+    after = fix_host(before, told.append)
     assert (tmp_path / "nvidia-smi.mode").read_text() == "Enabled\n"
     assert told.index("-GPU 0 off") < told.index("+GPU 0 on") < told.index("local persistence: nvidia-smi -pm 1")
     assert "no-persistence" not in {each.name for each in after.findings}
