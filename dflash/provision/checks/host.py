@@ -109,7 +109,7 @@ def driver(host: Facts, want: Wanted) -> Iterator[Finding]:
     if first - {module}:
         text = f"the kernel module is {module}, the libraries are {', '.join(sorted(first - {module}))}"
         yield fault("driver-mismatch", "NVIDIA driver", text, _RELOAD)
-    elif not libraries and not host[GPUS].gpus:  # LD_LIBRARY_PATH may lead to what ldconfig does not know
+    elif not libraries and host[GPUS].missing:  # LD_LIBRARY_PATH may lead to what ldconfig does not know
         cure = "install the driver's user space of the same version (nvidia-smi, libnvidia-ml, libcuda)"
         severity: Severity = "warn" if want.container else "block"
         yield fault("no-user-space", "NVIDIA driver", f"{module} without its libraries", cure, severity)
