@@ -22,9 +22,11 @@ def written(folder: Path, section: str) -> Path:
 def test_the_example_declares_a_machine_and_the_one_before_its_container():
     spec = declared("gpu1", HOME / "hosts.example.yaml")
     assert spec.packages == ["g++", "git"]
-    assert spec.python == "==3.12.*"
+    assert spec.python == "==3.11.*"
     assert spec.limits == {"memlock": "unlimited", "nofile": 1048576}
     assert spec.host.mounts["/srv/models"].fstab
+    assert spec.container is not None
+    assert (spec.container.gpus, spec.container.mounts[0].inside) == ("all", "/srv/models")
 
 
 @pytest.mark.parametrize("name", ["spare", "ssh:gpu1/pct:200", "local"])
@@ -54,6 +56,8 @@ def test_without_a_section_it_is_what_every_environment_needs(name: str):
         ("mounts: {/data: {source: /a, options: '-o x'}}", "4:43", "is not one word"),
         ("persistence: 'yes'", "4:18", 'must be a valid boolean, not "yes"'),
         ("host: {python: '3.12'}", "4:12", "unknown key 'python'"),
+        ("container: {image: debian, core: 4}", "4:32", "unknown key 'core'; did you mean 'cores'?"),
+        ("container: {image: '-v'}", "4:16", "an image begins with a letter"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, section: str, place: str, says: str):

@@ -52,6 +52,24 @@ lxc-create -n "$1" -t download -f "$draft" -- -d "$2" -r "$3" -a "$4"
 """Name, distribution, release, architecture; it reads the configuration."""
 
 
+# A container must outlive the connection that it was started by, whose end kills all that was started (agent.py): it is
+# systemd's, or else that of a shell which is left alone as the keeper of a detached job is, by the word dflash-job.
+START = """
+log=$(mktemp)
+trap 'rm -f -- "$log"' EXIT
+if [ -d /run/systemd/system ] && systemctl cat lxc@.service >/dev/null 2>&1; then
+    systemctl start "lxc@$1.service" || exit
+else
+    setsid env -u DFLASH_AGENT sh -c 'lxc-start -n "$2" -F; :' sh dflash-job "$1" </dev/null >"$log" 2>&1 &
+fi
+lxc-wait -n "$1" -s RUNNING -t 30 && exit
+cat "$log" >&2
+echo "it did not start within 30 s" >&2
+exit 1
+"""
+"""Name."""
+
+
 def parse_unified(output: Output) -> bool:
     """Whether cgroups are of version 2 alone, so that limits are set there."""
     return output.ok
@@ -105,7 +123,7 @@ class Container:
     def _configure(self, folder: str, text: str | None, new: str, state: str | None) -> Iterator[Change | Kept]:
         before, after = lxc.entries(text or ""), lxc.entries(new)
         name, running = self.hop.name, state not in (None, "STOPPED")
-        start = Action(("lxc-start", "-n", name))
+        start = Action(("sh", "-c", START, "sh", name))
         if text is not None and before == after:
             yield Kept(f"configuration of {self.hop}", "what is declared is in it")
         else:

@@ -12,14 +12,15 @@ from dflash.provision.facts.packages import Installed, Manager, installed
 from dflash.provision.operation import Action, Change, Kept
 
 # What is declared and what that needs, nothing else. Whoever else installs is waited for: dpkg's lock by apt itself,
-# that of the lists here, since apt does not. Lists are read again only where those that are there do not do. An
-# installation that was killed halfway is ended first, which apt else only asks for.
+# that of the lists here, since apt does not; so is the network of a container that has just been started. Lists are
+# read again only where those that are there do not do. An installation that was killed halfway is ended first, which
+# apt else only asks for.
 APT = """
 export DEBIAN_FRONTEND=noninteractive
 lists() {
   tries=0
   while :; do
-    said=$(apt-get -q update 2>&1) && return
+    said=$(apt-get -q -o Acquire::Retries=5 update 2>&1) && return
     status=$?
     tries=$((tries + 1))
     case $said in
@@ -30,7 +31,7 @@ lists() {
   done
 }
 install() {
-  apt-get -q -y --no-install-recommends --allow-downgrades -o DPkg::Lock::Timeout=300 \\
+  apt-get -q -y --no-install-recommends --allow-downgrades -o DPkg::Lock::Timeout=300 -o Acquire::Retries=5 \\
     -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold install -- "$@"
 }
 [ -z "$(ls /var/lib/dpkg/updates 2>/dev/null)" ] || dpkg --configure -a || exit
