@@ -8,7 +8,7 @@ from invoke.tasks import task
 
 import tasks_cache
 import tasks_env
-from dflash import cli, cli_evaluate, cli_hosts, cli_images, cli_prewarm, cli_split
+from dflash import cli, cli_check, cli_evaluate, cli_hosts, cli_images, cli_prewarm, cli_provision, cli_split
 from dflash.cli_help import HELP, LOCAL, helped
 
 WHERE_TO_RUN = ("pipeline", "host", "root", "set", "json")
@@ -109,11 +109,25 @@ def evaluate(
     cli_evaluate.evaluate(checkpoint=checkpoint, data=data or (), target=target, options=options, as_json=json)
 
 
-@task(auto_shortflags=False, help=helped("pipeline", "root", "json"))
+@task(auto_shortflags=False, help={**helped("pipeline", "root", "fix", "json"), "host": HELP["hosts"]})
 @cli.verb
-def check(context: Context, pipeline: str = LOCAL, root: str = "", json: bool = False) -> None:
-    """Check this machine and its environment against the lock."""
-    cli.check(pipeline=pipeline, root=root, as_json=json)
+def check(
+    context: Context, pipeline: str = LOCAL, root: str = "", host: str = "", fix: bool = False, json: bool = False
+) -> None:
+    """Check this machine, or hosts with their GPUs."""
+    if host or fix:
+        cli_check.check(host=host, fix=fix, pipeline=pipeline, root=root, as_json=json)
+    else:
+        cli.check(pipeline=pipeline, root=root, as_json=json)
+
+
+@task(iterable=["only"], auto_shortflags=False, help=helped("host", "plan", "only", "json"))
+@cli.verb
+def provision(
+    context: Context, host: str, plan: bool = False, only: Sequence[str] | None = None, json: bool = False
+) -> None:
+    """Make hosts what hosts.yaml says they have."""
+    cli_provision.provision(host=host, only=only or (), preview=plan, as_json=json)
 
 
 @task(auto_shortflags=False, help=helped("run", "root", "json"))
@@ -243,6 +257,7 @@ namespace = Collection(
         split,
         evaluate,
         check,
+        provision,
         show,
         runs,
         execute,

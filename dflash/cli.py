@@ -168,21 +168,22 @@ def plan(*, pipeline: str, host: str, root: str, overrides: Sequence[str], why: 
 
 def check(*, pipeline: str, root: str, as_json: bool) -> None:
     """Look at this machine and judge it as the pipeline's check step would."""
-    from dflash import provision
     from dflash.pipeline.show import console_on
     from dflash.progress import Silent
+    from dflash.provision.check import check as judged
+    from dflash.provision.check import require
     from dflash.provision.table import findings_of, print_table
 
     loaded = load(pipeline)
     configs = [step.config for step in loaded.steps if step.kind.name == "check"]
     if not configs:
         raise UsageError("the pipeline has no step that uses check", where=loaded.file)
-    result = provision.check(configs[0], root_of(root), Silent())
+    result = judged(configs[0], root_of(root), Silent())
     if as_json:
         print_json(result)
     else:
         print_table(findings_of(result), console_on())
-    provision.require(result)
+    require(result)
 
 
 def show(*, run: str, root: str, as_json: bool) -> None:

@@ -38,10 +38,10 @@ def build(*, name: str, base: str, wheels: str, push: str, out: str, check: bool
 
 def verify(*, reference: str, host: str, root: str, as_json: bool) -> None:
     """Read an image from inside on a host, and judge it. Raises EnvironmentMismatch when something blocks."""
-    from dflash import provision
     from dflash.hosts.inventory import find_host
     from dflash.images.verify import verify_image
     from dflash.pipeline.show import console_on
+    from dflash.provision.check import require
     from dflash.provision.table import print_table
 
     findings = verify_image(reference, find_host(host, HOME / "hosts.yaml"), HOME, root_of(root))
@@ -54,4 +54,4 @@ def verify(*, reference: str, host: str, root: str, as_json: bool) -> None:
         print_json(result)
     else:
         print_table(findings, console_on())
-    provision.require(result)
+    require(result)

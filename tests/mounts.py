@@ -25,6 +25,28 @@ def small_file_system(folder: Path, size: str) -> Iterator[Path]:
 
 
 @contextmanager
+def frozen_file_system(folder: Path) -> Iterator[Path]:
+    """A file system at `folder` on which whoever writes sleeps in the kernel, deaf to signals, as a process does in a
+    driver whose device died. Only root can have one; other users skip the test."""
+    if os.geteuid() != 0 and os.environ.get("CI") != "true":
+        pytest.skip("only root can mount a file system")
+    image = folder.with_suffix(".img")
+    image.write_bytes(b"")
+    os.truncate(image, 16 << 20)
+    folder.mkdir()
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    _mount("-o", "loop", str(image), str(folder))
+    try:
+        subprocess.run(["fsfreeze", "--freeze", str(folder)], check=True)
+        try:
+            yield folder
+        finally:
+            subprocess.run(["fsfreeze", "--unfreeze", str(folder)], check=True)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # lazy: who was frozen may not be gone yet
+
+
+@contextmanager
 def unwritable(folder: Path) -> Iterator[Path]:
     """`folder`, which exists, while it can not be written to: a read-only mount for root, a mode for others."""
     if os.geteuid() != 0:

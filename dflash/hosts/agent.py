@@ -50,6 +50,7 @@ RUN, INPUT, ACK, KILL, BEAT, HELLO, STARTED, OUTPUT, ERRORS, EXIT, FAIL = range(
 WINDOW = 1 << 20
 CHUNK = 1 << 16
 SILENCE = 4.0
+PATIENCE = 3.0
 ORPHANS_S = 0.3
 VARIABLE = b"DFLASH_AGENT"
 
@@ -457,10 +458,12 @@ def marked(mark: bytes) -> list[int]:
 
 def kill_all(mark: bytes) -> None:
     """Kill all that this process started, however it was orphaned; forks meanwhile are caught by the next round.
-    What another user's is, by sudo say, can not be killed from here, and is not waited for."""
-    others: set[int] = set()
+    What another user's is, by sudo say, can not be killed from here, and is not waited for; nor, after PATIENCE, what
+    sleeps in the kernel and is deaf to signals, as a program does on a GPU that died."""
+    until: dict[int, float] = {}
     while True:
-        found = set(descendants(os.getpid()) + marked(mark)) - others
+        now = time.monotonic()
+        found = {pid for pid in descendants(os.getpid()) + marked(mark) if until.setdefault(pid, now + PATIENCE) > now}
         if not found:
             return
         for pid in found:
@@ -469,7 +472,7 @@ def kill_all(mark: bytes) -> None:
             except ProcessLookupError:
                 pass
             except PermissionError:
-                others.add(pid)
+                until[pid] = now
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -16,7 +16,7 @@ from typing import IO
 
 from dflash.hosts import agent
 from dflash.hosts.command import Command, Result, Variables, Words
-from dflash.hosts.failures import HostError, LostConnection, ProgramMissing
+from dflash.hosts.failures import HostError, LostConnection, ProgramMissing, TimedOut
 from dflash.hosts.stream import ByteStream
 
 BEAT_S = 1.0
@@ -110,8 +110,13 @@ class Connection:
             if feeder.ident and isinstance(stdin, bytes):
                 feeder.join()
 
-    def gather(self, commands: Sequence[Command]) -> list[Result | ProgramMissing]:
+    def gather(
+        self, commands: Sequence[Command], patience: float | None = None
+    ) -> list[Result | ProgramMissing | TimedOut]:
         """Run commands, none of which reads input, all at once and in one round trip; what became of each, in order.
+
+        With `patience`, in seconds, one that takes longer is killed and no more waited for: not even for its death,
+        which does not come while it sleeps in the kernel, as nvidia-smi does on a dead driver.
 
         Raises:
             LostConnection: as `run`.
@@ -121,7 +126,7 @@ class Connection:
             for running, command in zip(started, commands, strict=True):
                 self._send(running.number, agent.RUN, command.packed())
                 self._send(running.number, agent.INPUT)
-            return [self._result_or_missing(running) for running in started]
+            return [self._answer(running, patience) for running in started]
         finally:
             for running in started:
                 self._over(running)
@@ -153,10 +158,12 @@ class Connection:
         self._commands[running.number] = running
         return running
 
-    def _result(self, running: _Running, stdout: Sink | None, stderr: Sink | None) -> Result:
+    def _result(
+        self, running: _Running, stdout: Sink | None, stderr: Sink | None, patience: float | None = None
+    ) -> Result:
         kept: dict[int, list[bytes]] = {agent.OUTPUT: [], agent.ERRORS: []}
         sinks = {agent.OUTPUT: stdout or kept[agent.OUTPUT].append, agent.ERRORS: stderr or kept[agent.ERRORS].append}
-        died, number = self._follow(running, sinks)
+        died, number = self._follow(running, sinks, patience)
         return Result(
             None if died else number,
             number if died else None,
@@ -165,11 +172,11 @@ class Connection:
             time.monotonic() - running.begun,
         )
 
-    def _result_or_missing(self, running: _Running) -> Result | ProgramMissing:
+    def _answer(self, running: _Running, patience: float | None) -> Result | ProgramMissing | TimedOut:
         try:
-            return self._result(running, None, None)
-        except ProgramMissing as missing:
-            return missing
+            return self._result(running, None, None, patience)
+        except (ProgramMissing, TimedOut) as failure:
+            return failure
 
     def _over(self, running: _Running) -> None:
         """Forget a command; one that has not ended, since its caller was interrupted, is killed."""
@@ -179,10 +186,10 @@ class Connection:
         running.over()
         del self._commands[running.number]
 
-    def _follow(self, running: _Running, sinks: Mapping[int, Sink]) -> tuple[int, int]:
+    def _follow(self, running: _Running, sinks: Mapping[int, Sink], patience: float | None) -> tuple[int, int]:
         owed = 0
         while True:
-            kind, payload = running.frames.get()
+            kind, payload = self._next(running, patience)
             if kind in sinks:
                 sinks[kind](payload)
                 owed += len(payload)
@@ -198,6 +205,13 @@ class Connection:
                 raise self._program_missing(*agent.unpack_list(payload))
             elif kind == 0:
                 raise self._lost_error()
+
+    def _next(self, running: _Running, patience: float | None) -> tuple[int, bytes]:
+        left = None if patience is None else max(0.0, running.begun + patience - time.monotonic())
+        try:
+            return running.frames.get(timeout=left)
+        except queue.Empty:
+            raise TimedOut(f"it did not end in {patience:g} s", layer=self.layer) from None
 
     def _program_missing(self, number: bytes, what: bytes) -> ProgramMissing:
         cure = "check its path" if int(number) in (errno.ENOENT, errno.EACCES) else None

@@ -8,6 +8,7 @@ HostError
 ├── ContainerStopped   it has, and it does not run
 ├── NoPython           the layer was entered, and has no python3 for the agent
 ├── ProgramMissing     the layer works, and has no such program or directory
+├── TimedOut           the layer works, and a command there did not end in the time it was given
 └── LostConnection     the stream broke; says what became of the commands
 """
 
@@ -54,6 +55,12 @@ class ProgramMissing(HostError):
     """The program, or its working directory, does not exist or can not be executed."""
 
     exit_code = 127
+
+
+class TimedOut(HostError):
+    """A command did not end in its time, and was killed, if the kernel there lets go of it."""
+
+    exit_code = 124
 
 
 class LostConnection(HostError):

@@ -5,6 +5,7 @@ gpu1:
   root: /root/dflash
   gpus: 8
   labels: [h200]
+  machine: {...}            # what it must have: dflash/provision/declaration.py
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -50,6 +51,7 @@ class _Entry(BaseModel):
     root: Annotated[str, AfterValidator(_absolute)] | None = None
     gpus: Annotated[int, Field(ge=0)] = 0
     labels: list[str] = []
+    machine: dict[str, Any] = {}  # others read it; here it may be anything
 
 
 def load_inventory(file: str | Path) -> dict[str, Host]:

@@ -19,7 +19,7 @@ def reach(chain: Chain) -> Connection:
         HostError: the first layer that fails, each by its own class.
     """
     hops = [hop for hop in chain.hops if not isinstance(hop, Local)]
-    stream = _open(hops)
+    stream = open_shell(chain)
     outcome = shake(stream)
     if not isinstance(outcome, Refusal):
         return Connection(stream, str(chain), outcome.rest)
@@ -27,7 +27,13 @@ def reach(chain: Chain) -> Connection:
     raise _diagnose(hops, outcome, str(chain))
 
 
-def _open(hops: Sequence[Hop]) -> ByteStream:
+def open_shell(chain: Chain) -> ByteStream:
+    """The way to `sh -s` at the end of `chain`. It is also the way in where there is no python3.
+
+    Raises:
+        HostError: the first hop could not be entered; of later ones, the stream's end tells.
+    """
+    hops = [hop for hop in chain.hops if not isinstance(hop, Local)]
     if hops and isinstance(hops[0], Ssh):
         from dflash.hosts.sshchannel import SshStream
 

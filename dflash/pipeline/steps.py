@@ -45,7 +45,8 @@ def _offline(step: Callable[[StepInputs], Result]) -> Callable[[StepInputs], Res
 
 
 def _check(step: StepInputs) -> Result:
-    from dflash.provision import check, lines_of, require
+    from dflash.provision.check import check, require
+    from dflash.provision.table import lines_of
 
     result = check(step.config, step.root, step.progress)
     for line in lines_of(result):

@@ -13,12 +13,16 @@ from typing import Any, Generic, TypeVar
 
 from dflash.hosts.command import Command, Result
 from dflash.hosts.connection import Connection
-from dflash.hosts.failures import ProgramMissing
+from dflash.hosts.failures import ProgramMissing, TimedOut
 
 T = TypeVar("T")
 
 MISSING = 127
 """The status of a command whose program is not there, as shells give it."""
+HUNG = 124
+"""The status of a command that did not end in PATIENCE_S, as `timeout` gives it."""
+PATIENCE_S = 30.0
+"""Without persistence, the driver wakes eight GPUs for each command that asks for them, for some seconds each."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,11 @@ class Output:
     def ok(self) -> bool:
         """It ended well."""
         return self.status == 0
+
+    @property
+    def hung(self) -> bool:
+        """It was given up."""
+        return self.status == HUNG
 
 
 @dataclass(frozen=True)
@@ -60,8 +69,9 @@ class Facts:
         return fact in self.outputs
 
 
-def read(connection: Connection, facts: Iterable[Fact[Any]]) -> Facts:
-    """Ask the machine at the end of `connection` for `facts`, each once, all at the same time.
+def read(connection: Connection, facts: Iterable[Fact[Any]], patience: float = PATIENCE_S) -> Facts:
+    """Ask the machine at the end of `connection` for `facts`, each once, all at the same time. What does not answer in
+    `patience` seconds has the status HUNG: a driver that died takes nvidia-smi along, and must not take us.
 
     Raises:
         LostConnection: the stream broke.
@@ -69,11 +79,13 @@ def read(connection: Connection, facts: Iterable[Fact[Any]]) -> Facts:
     wanted = list(dict.fromkeys(facts))
     # Programs say what they have to say in English, with points in their numbers.
     commands = [Command(fact.argv, env={"LC_ALL": "C"}) for fact in wanted]
-    answers = connection.gather(commands)
+    answers = connection.gather(commands, patience)
     return Facts({fact: _output(answer) for fact, answer in zip(wanted, answers, strict=True)})
 
 
-def _output(answer: Result | ProgramMissing) -> Output:
+def _output(answer: Result | ProgramMissing | TimedOut) -> Output:
+    if isinstance(answer, TimedOut):
+        return Output(HUNG, "", answer.what)
     if isinstance(answer, ProgramMissing):
         return Output(MISSING, "", answer.what)
     return Output(answer.code, answer.stdout.decode(errors="replace"), answer.stderr.decode(errors="replace"))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from dflash.provision.fact import Fact, Facts
@@ -21,7 +22,8 @@ from dflash.provision.fact import Fact, Facts
 
 @dataclass(frozen=True)
 class Action:
-    """A command of a change: words as they arrive there, never a shell string, and what it reads.
+    """A command of a change: words as they arrive there, never a shell string, and what it reads: `stdin`, or a `file`
+    of this machine.
 
     `secret` keeps `stdin` out of previews and logs.
     """
@@ -29,6 +31,7 @@ class Action:
     argv: tuple[str, ...]
     stdin: bytes = b""
     secret: bool = False
+    file: Path | None = None
 
 
 @dataclass(frozen=True)

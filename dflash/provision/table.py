@@ -21,12 +21,19 @@ def findings_of(result: Mapping[str, Any]) -> list[Finding]:
 
 
 def table(findings: Iterable[Finding]) -> Table:
-    """One row a finding, worst first. Text is not interpreted as markup: it may hold a path with brackets."""
+    """One row a finding, worst first, with layer and cause where there are layers. Text is not interpreted as markup:
+    it may hold a path with brackets."""
+    known = worst_first(findings)
+    layered = any(each.layer for each in known)
     shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("", "what", "found", "what to do"):
+    for heading in ("", *(["layer"] if layered else []), "what", "found", "what to do"):
         shown.add_column(heading, overflow="fold")
-    for each in worst_first(findings):
-        shown.add_row(_MARKS[each.severity], Text(each.subject), Text(each.found), Text(each.cure))
+    for each in known:
+        found = Text(each.found)
+        if layered and each.cause and each.severity != "ok":
+            found.append(f"\n{each.cause}", "dim")
+        where = [Text(each.layer)] if layered else []
+        shown.add_row(_MARKS[each.severity], *where, Text(each.subject), found, Text(each.cure))
     return shown
 
 

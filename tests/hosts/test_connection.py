@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from dflash.hosts import agent, reach
-from dflash.hosts.command import Command, Script
+from dflash.hosts.command import Command, Result, Script
 from dflash.hosts.connection import Connection
-from dflash.hosts.failures import LostConnection, ProgramMissing
+from dflash.hosts.failures import LostConnection, ProgramMissing, TimedOut
 from dflash.hosts.stream import ProgramStream
 from tests.hosts.conftest import connect
+from tests.lab.service import wait_until
+from tests.mounts import frozen_file_system
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +200,25 @@ def test_many_commands_are_gathered_in_one_round_trip(monkeypatch: pytest.Monkey
         assert time.monotonic() - begun < 4 * 0.3 + 1
     assert [(each.stdout, each.status) for each in found] == [(b"%d\n" % n, n) for n in range(20)]
     assert isinstance(missing, ProgramMissing)
+
+
+def test_a_command_that_even_sigkill_can_not_end_holds_up_neither_the_others_nor_the_end(tmp_path: Path):
+    with frozen_file_system(tmp_path / "frozen") as folder:
+        begun = time.monotonic()
+        with connect("local") as connection:
+            write = Command(["sh", "-c", 'echo x >"$1"', "sh", str(folder / "file")])
+            stuck, fine = connection.gather([write, Command(["true"])], patience=0.5)
+            assert time.monotonic() - begun < 3
+            assert isinstance(stuck, TimedOut)
+            assert isinstance(fine, Result)
+            assert connection.run(["true"]).status == 0
+        assert time.monotonic() - begun < 9
+
+
+def test_a_command_that_takes_too_long_is_killed(here: Connection):
+    (slow,) = here.gather([Command(["sleep", "31.4159"])], patience=0.2)
+    assert isinstance(slow, TimedOut)
+    wait_until(lambda: here.run(["pgrep", "-f", "^sleep 31.4159"]).status == 1, "the end of sleep", 3)
 
 
 @pytest.mark.parametrize("size", [0, 3_000_000])

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.lab.bare import PYTHON, apt_settings
 from tests.lab.lxc import root_file_system
 from tests.lab.service import alone, need, wait_until
 
@@ -16,8 +17,9 @@ IMAGE, NAME = "dflash-lab:bookworm", "dflash-lab"
 
 
 @contextlib.contextmanager
-def docker_container() -> Iterator[str]:
-    """Start dockerd on a socket of its own, which DOCKER_HOST names, and a container; both are gone afterwards."""
+def docker_container(*, bare: bool = False) -> Iterator[str]:
+    """Start dockerd on a socket of its own, which DOCKER_HOST names, and a container; both are gone afterwards. A bare
+    container has no Python, and this machine's network."""
     need(["dockerd", "docker"], ["docker.io"])
     with alone(), tempfile.TemporaryDirectory(prefix="dflash-docker-") as name:
         folder = Path(name)
@@ -28,7 +30,11 @@ def docker_container() -> Iterator[str]:
         try:
             wait_until(lambda: docker("info", check=False).returncode == 0, "dockerd", 30)
             docker("import", str(root_file_system()), IMAGE)
-            docker("run", "-d", "--network", "none", "--name", NAME, IMAGE, "sleep", "infinity")
+            docker("run", "-d", "--network", "host" if bare else "none", "--name", NAME, IMAGE, "sleep", "infinity")
+            if bare:
+                docker("exec", NAME, "dpkg", "--purge", *PYTHON)
+                (folder / "99lab").write_text(apt_settings())
+                docker("cp", str(folder / "99lab"), f"{NAME}:/etc/apt/apt.conf.d/99lab")
             yield NAME
             docker("rm", "-f", NAME)
         finally:
@@ -37,6 +43,9 @@ def docker_container() -> Iterator[str]:
                 os.environ["DOCKER_HOST"] = before
             engine.terminate()
             engine.wait(30)
+            # dockerd leaves the host's network, which it mounts for a container that uses that.
+            netns = folder / "exec" / "netns" / "default"
+            subprocess.run(["umount", "--quiet", str(netns)], check=False, capture_output=True)
 
 
 def _engine(folder: Path, socket: str) -> subprocess.Popen[bytes]:

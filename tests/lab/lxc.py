@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests.lab.bare import make_bare
 from tests.lab.service import CACHE, alone, need
 
 MARK = "dflash-lab"
@@ -36,8 +37,9 @@ def root_file_system() -> Path:
 
 
 @contextlib.contextmanager
-def container(name: str, files: Mapping[Path, Path] | None = None) -> Iterator[str]:
-    """A running container `name` in the default place, gone afterwards. `files` of this machine appear in it too."""
+def container(name: str, files: Mapping[Path, Path] | None = None, *, bare: bool = False) -> Iterator[str]:
+    """A running container `name` in the default place, gone afterwards. `files` of this machine appear in it too. A
+    bare one has no Python, and this machine's network."""
     need(["lxc-start", "lxc-attach"], ["lxc"])
     place = Path("/var/lib/lxc") / name
     with contextlib.ExitStack() as stack:
@@ -49,13 +51,16 @@ def container(name: str, files: Mapping[Path, Path] | None = None) -> Iterator[s
         (place / "rootfs").mkdir(parents=True)
         (place / MARK).touch()
         subprocess.run(["tar", "-xf", str(root_file_system()), "-C", str(place / "rootfs")], check=True)
+        if bare:
+            make_bare(place / "rootfs")
+        network = "none" if bare else "empty"
         entries = [
             f"lxc.mount.entry = {file} {inside.relative_to('/')} none bind,create=file 0 0\n"
             for inside, file in (files or {}).items()
         ]
         (place / "config").write_text(
             "lxc.include = /usr/share/lxc/config/common.conf\n"
-            f"lxc.uts.name = {name}\nlxc.rootfs.path = dir:{place}/rootfs\nlxc.net.0.type = empty\n"
+            f"lxc.uts.name = {name}\nlxc.rootfs.path = dir:{place}/rootfs\nlxc.net.0.type = {network}\n"
             "lxc.apparmor.profile = unconfined\nlxc.init.cmd = /usr/bin/sleep infinity\n" + "".join(entries)
         )
         subprocess.run(["lxc-start", "-n", name], check=True)
@@ -78,3 +83,18 @@ def install(folder: Path, name: str, script: str) -> str:
     program.write_text(script)
     program.chmod(0o755)
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+@contextlib.contextmanager
+def free_name(name: str) -> Iterator[Path]:
+    """The folder of a container that the test makes itself under `name`; gone afterwards."""
+    need(["lxc-start", "lxc-attach"], ["lxc"])
+    place = Path("/var/lib/lxc") / name
+    with alone(), contextlib.ExitStack() as stack:
+        if (place / MARK).exists():
+            _remove(name, place)
+        assert not place.exists(), f"there is a container {name} that is not the lab's: {place}"
+        stack.callback(_remove, name, place)
+        place.mkdir()
+        (place / MARK).touch()
+        yield place

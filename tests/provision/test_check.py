@@ -10,10 +10,12 @@ from rich.console import Console
 
 from dflash.environments import EnvironmentSpec
 from dflash.errors import EnvironmentMismatch
+from dflash.finding import Finding
 from dflash.progress import Silent
-from dflash.provision import CheckConfig, Finding, check, findings_of, print_table, require
-from dflash.provision.checks.here import judge
+from dflash.provision.check import check, require
+from dflash.provision.checks.here import CheckConfig, judge
 from dflash.provision.facts import here as facts
+from dflash.provision.table import findings_of, print_table
 
 GIB = 2**30
 SPEC = EnvironmentSpec(name="x", python=">=3.11,<3.14", torch="2.13.0+cpu", torch_backend="cpu")

@@ -146,7 +146,7 @@ def read_compiler(environ: Mapping[str, str] = os.environ) -> CompilerFact:
 def parse_compiler_version(out: str) -> str:
     """`g++ (Debian 12.2.0-14) 12.2.0` -> 12.2.0; `Apple clang version 15.0.0 (...)` -> 15.0.0."""
     first = out.splitlines()[0] if out else ""
-    numbers = re.findall(r"\d+\.\d+(?:\.\d+)*", re.sub(r"\([^)]*\)", "", first))
+    numbers = re.findall(r"(?<![\w.-])\d+\.\d+(?:\.\d+)*", re.sub(r"\([^)]*\)", "", first))
     return numbers[-1] if numbers else ""
 
 

@@ -65,6 +65,7 @@ def test_cpus_are_the_affinity_cut_by_the_quota() -> None:
         ("g++ (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright\n", "12.2.0"),
         ("g++ (GCC) 13.1.1 20230614 (Red Hat 13.1.1-4)\n", "13.1.1"),
         ("Debian clang version 14.0.6\nTarget: x86_64\n", "14.0.6"),
+        ("Ubuntu clang version 14.0.0-1ubuntu1.1\n", "14.0.0"),
         ("", ""),
     ],
 )

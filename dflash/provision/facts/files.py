@@ -1,0 +1,76 @@
+"""What is at a path, what a file says, what is mounted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dflash.provision.fact import Fact, Output
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is at a path, links followed. `kind` is in stat's words (`directory`, `regular empty file`, …), "" where
+    nothing is; `user` and `uid` its owner; `device` and `inode` what it is itself, `major` and `minor` what it stands
+    for as a device node. `error` is why it could not be looked at."""
+
+    kind: str = ""
+    mode: int = 0
+    user: str = ""
+    uid: int = -1
+    device: int = 0
+    inode: int = 0
+    major: int = 0
+    minor: int = 0
+    error: str = ""
+
+
+def stat_of(path: str) -> Fact[Status]:
+    """What is at `path`."""
+    return Fact(f"stat {path}", ("stat", "-L", "-c", "%F|%a|%U|%u|%d|%i|%t|%T", "--", path), parse_stat)
+
+
+def parse_stat(output: Output) -> Status:
+    """stat's line; majors and minors are hexadecimal there, modes octal."""
+    if not output.ok:
+        missing = "No such file or directory" in output.stderr or "Not a directory" in output.stderr
+        return Status(error="" if missing else output.stderr.strip() or f"stat ended with {output.status}")
+    kind, mode, user, uid, device, inode, major, minor = output.stdout.strip().split("|")
+    return Status(kind, int(mode, 8), user, int(uid), int(device), int(inode), int(major, 16), int(minor, 16))
+
+
+def text_of(path: str) -> Fact[str | None]:
+    """What the file at `path` says; None where there is none, or where it can not be read."""
+    return Fact(f"text {path}", ("cat", "--", path), lambda output: output.stdout if output.ok else None)
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """A line of mountinfo: where, what the file system calls its source, its type, and its device's numbers."""
+
+    place: str
+    source: str
+    type: str
+    major: int
+    minor: int
+
+
+MOUNTED = Fact("mounts", ("cat", "/proc/self/mountinfo"), lambda output: parse_mounts(output.stdout))
+"""What is mounted there, by place; of several at one place, the last, which covers the others."""
+
+
+def parse_mounts(text: str) -> dict[str, Mounted]:
+    """`36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: fields are fixed up to the sixth, and after
+    the lone dash."""
+    found = {}
+    for line in text.splitlines():
+        words, after = line.split(), line.partition(" - ")[2].split()
+        if len(words) > 5 and len(after) > 1:
+            major, minor = words[2].split(":")
+            place = _unescaped(words[4])
+            found[place] = Mounted(place, _unescaped(after[1]), after[0], int(major), int(minor))
+    return found
+
+
+def _unescaped(word: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), word)

@@ -1,0 +1,96 @@
+"""A bare Debian becomes a host that environments can be made on: a real container behind a real sshd, and Docker's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dflash.hosts.chain import parse_chain
+from dflash.hosts.failures import NoPython
+from dflash.hosts.inventory import Host
+from dflash.hosts.reach import reach
+from dflash.provision.applying import Provisioned, provision
+from dflash.provision.declaration import MachineSpec
+from dflash.provision.failures import ActionFailed
+from dflash.provision.operation import Change, Kept
+from dflash.provision.planning import Declared
+from tests.lab.docker import docker_container
+from tests.lab.lxc import container
+from tests.lab.sshd import Sshd, sshd, user_of
+
+pytestmark = pytest.mark.nightly
+
+SPEC = MachineSpec(
+    packages=["less"],
+    user="trainer",
+    groups=["video", "render"],
+    limits={"memlock": "unlimited"},
+    directories=["/srv/models"],
+)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Sshd]:
+    with sshd() as server:
+        before = os.environ["HOME"]
+        os.environ["HOME"] = str(server.home)
+        yield server
+        os.environ["HOME"] = before
+
+
+def kinds(done: list[Provisioned]) -> dict[str, type]:
+    return {step.outcome.subject: type(step.outcome) for each in done for step in each.steps}
+
+
+def is_made_whole(host: Host) -> None:
+    """Preview, provision, and provision again, which has nothing to do; then use what is there."""
+    preview = provision(host, SPEC, preview=True)
+    assert {each.layer: kinds([each]) for each in preview}[str(host.chain)].pop("python3") is Change
+    assert Declared in kinds(preview).values()
+    with pytest.raises(NoPython):
+        reach(host.chain)
+
+    told: list[str] = []
+    first = provision(host, SPEC, tell=told.append)
+    changed = {subject for subject, kind in kinds(first).items() if kind is Change}
+    assert {"python3", "packages", "user trainer", "Python >=3.11,<3.13", "limits", "directory /srv/models"} <= changed
+    second = provision(host, SPEC)
+    assert set(kinds(second).values()) == {Kept}
+    assert second[-1].changes == 0
+
+    with reach(host.chain) as there:
+        assert there.run(["less", "--version"]).code == 0
+        assert there.run(["id", "-nG", "trainer"]).stdout == b"trainer video render\n"
+        assert there.run(["stat", "-c", "%U", "/srv/models"]).stdout == b"trainer\n"
+        assert there.run(["python3.11", "-m", "venv", "/tmp/venv"]).code == 0
+        assert there.run(["test", "-e", "/usr/include/python3.11/Python.h"]).code == 0
+        (uv,) = [step.outcome for step in second[-1].steps if step.name == "uv"]
+        assert isinstance(uv, Kept)
+        assert there.run([uv.why.removeprefix("it is at "), "--version"]).code == 0
+
+
+def test_an_lxc_container_behind_ssh(lab: Sshd):
+    with container("dflash-bare", bare=True) as name:
+        is_made_whole(Host("bare", parse_chain(f"ssh:lab/lxc:{name}"), root="/srv/dflash"))
+
+
+def test_a_docker_container():
+    with docker_container(bare=True) as name:
+        is_made_whole(Host("bare", parse_chain(f"docker:{name}"), root="/srv/dflash"))
+
+
+def test_who_may_use_sudo_provisions_and_owns_what_is_made(lab: Sshd, tmp_path: Path):
+    tmp_path.chmod(0o700)  # the user alone could not even look
+    host = Host("mine", parse_chain("ssh:lab-bash"), root=str(tmp_path / "root"))
+    assert provision(host, MachineSpec(), only=["directories"])[0].changes == 1
+    assert (tmp_path / "root").owner() == user_of("bash")
+    assert provision(host, MachineSpec(), only=["directories"])[0].changes == 0
+
+
+def test_who_may_not_use_sudo_is_told_so_before_anything_is_done(lab: Sshd):
+    host = Host("theirs", parse_chain("ssh:lab-bash/sudo:nobody"), root="/srv/not-there")
+    with pytest.raises(ActionFailed, match="directory /srv/not-there: this needs root, and sudo"):
+        provision(host, MachineSpec(), only=["directories"])
