@@ -36,8 +36,9 @@ def root_file_system() -> Path:
 
 
 @contextlib.contextmanager
-def container(name: str, files: Mapping[Path, Path] | None = None) -> Iterator[str]:
-    """A running container `name` in the default place, gone afterwards. `files` of this machine appear in it too."""
+def container(name: str, files: Mapping[Path, Path] | None = None, tar: Path | None = None) -> Iterator[str]:
+    """A running container `name` in the default place, gone afterwards, of the root file system in `tar`. `files` of
+    this machine appear in it too."""
     need(["lxc-start", "lxc-attach"], ["lxc"])
     place = Path("/var/lib/lxc") / name
     with contextlib.ExitStack() as stack:
@@ -48,7 +49,7 @@ def container(name: str, files: Mapping[Path, Path] | None = None) -> Iterator[s
         stack.callback(_remove, name, place)
         (place / "rootfs").mkdir(parents=True)
         (place / MARK).touch()
-        subprocess.run(["tar", "-xf", str(root_file_system()), "-C", str(place / "rootfs")], check=True)
+        subprocess.run(["tar", "-xf", str(tar or root_file_system()), "-C", str(place / "rootfs")], check=True)
         entries = [
             f"lxc.mount.entry = {file} {inside.relative_to('/')} none bind,create=file 0 0\n"
             for inside, file in (files or {}).items()
