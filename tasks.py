@@ -48,7 +48,7 @@ def plan(
     json: bool = False,
 ) -> None:
     """Say what a run would do and why, and which steps need a GPU."""
-    cli.plan(pipeline=pipeline, host=host, root=root, overrides=set or (), why=why, as_json=json)
+    cli_train.plan(pipeline=pipeline, host=host, root=root, overrides=set or (), why=why, as_json=json)
 
 
 @task(iterable=["set"], auto_shortflags=False, help=helped(*WHERE_TO_RUN, "environment"))

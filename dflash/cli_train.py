@@ -14,6 +14,7 @@ from dflash.hosts.inventory import Host, find_host
 if TYPE_CHECKING:
     from dflash.pipeline.away import Order
     from dflash.pipeline.errand import Errand
+    from dflash.pipeline.plan import Plan
 
 
 def train(
@@ -48,6 +49,33 @@ def train(
         errand, _ = launch(connection, ready, cli.root_of(root), waits=wait)
     _tell(there.name, f"run {errand.run} has started, as job {errand.job}")
     _follow(errand, cli.root_of(root), as_json)
+
+
+def plan(*, pipeline: str, host: str, root: str, overrides: Sequence[str], why: bool, as_json: bool) -> None:
+    """Say what a run would do. A host is asked, where it can be reached and has been made ready by a run before."""
+    from dflash.pipeline.show import show_plan
+
+    there = find_host(host, cli.HOME / "hosts.yaml")
+    made = _asked(pipeline, there, overrides) if not there.chain.is_local else None
+    made = made or cli.planned(pipeline, host, cli.root_of(root), overrides)
+    if as_json:
+        cli.print_json(made.as_json())
+    else:
+        show_plan(made, every_reason=why)
+
+
+def _asked(pipeline: str, host: Host, overrides: Sequence[str]) -> Plan | None:
+    from dflash.hosts.failures import HostError
+    from dflash.hosts.reach import reach
+    from dflash.pipeline.away import NotThere, prepare
+
+    order = order_of(pipeline, host, "", "", overrides)
+    try:
+        with reach(host.chain) as connection:
+            return prepare(connection, order, looks_only=True).plan
+    except (HostError, NotThere) as failure:
+        print(f"note: {failure}", file=sys.stderr)
+        return None
 
 
 def follow(*, run: str, root: str, as_json: bool = False) -> None:

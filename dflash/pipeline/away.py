@@ -87,12 +87,17 @@ class Ready:
     resumes: Errand | None = None
 
 
-def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None) -> Ready:
+class NotThere(UsageError):
+    """Something that a run takes is not at its host yet."""
+
+
+def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None, *, looks_only: bool = False) -> Ready:
     """Have all that a run takes at its host: environment, source, data; and plan it there. `tell` gets a line for each
-    thing that takes a while.
+    thing that takes a while. With `looks_only` nothing is put there but the source.
 
     Raises:
         UsageError: a path of the pipeline is nowhere; nothing has been done then.
+        NotThere: `looks_only`, and the environment or some data would have to be put there first.
         DFlashError: what `order.check` raises. EnvironmentMismatch: the environment can not be made there.
         HostError: the host, or something can not be written there. StorageError: something can not be read here.
     """
@@ -103,12 +108,14 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)
     host = replace(order.host, root=root)
     order.check(connection, host, order.pipeline)
-    generation, python = _environment(connection, host, order, tell)
+    generation, python = _environment(connection, host, order, tell, looks_only)
     content, origin = snapshot()
     source = send_files(connection, host, content)
     _, kept = look(connection, [place_of(root, each) for each in parcels.values()])
     for belonging, packed in parcels.items():
         if not kept[place_of(root, packed)]:
+            if looks_only:
+                raise NotThere(f"{belonging.name} has not been sent yet", where=connection.layer)
             tell(f"sending {belonging.name}")
             send(connection, root, packed)
     moved = [override(belonging, root, packed) for belonging, packed in parcels.items()]
@@ -188,7 +195,7 @@ def origin_of(folder: Path) -> Origin:
         raise storage_error(failure, failure.filename or folder) from failure
 
 
-def _environment(connection: Connection, host: Host, order: Order, tell: Tell) -> tuple[str, str]:
+def _environment(connection: Connection, host: Host, order: Order, tell: Tell, looks_only: bool) -> tuple[str, str]:
     """The generation of the declared lock there, the one in use before others, and its Python. On this machine it is
     the environment that runs this."""
     if host.chain.is_local:
@@ -202,6 +209,8 @@ def _environment(connection: Connection, host: Host, order: Order, tell: Tell) -
 
     rows = made()
     if not rows:
+        if looks_only:
+            raise NotThere(f"the environment {name} ({lock}) has not been made yet", where=connection.layer)
         tell(f"making the environment {name} ({lock})")
         environments.use(name, environments.create(order.environment, wheels=order.wheels).id)
         rows = made()

@@ -149,7 +149,10 @@ def load_record(root: Path, run: str | None = None) -> dict[str, Any]:
 def _is_at_work(root: Path, folder: Path) -> bool:
     """Of a run that is away, all that is known here is whether its end was seen."""
     if (folder / AWAY).exists():
-        return not json.loads((folder / AWAY).read_bytes()).get("ended")
+        try:
+            return not json.loads((folder / AWAY).read_bytes()).get("ended")
+        except (ValueError, AttributeError):  # damaged: whoever follows it is told so
+            return False
     held = lock.owner(root)
     return held is not None and held.run == folder.name
 

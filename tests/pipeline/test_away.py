@@ -19,7 +19,7 @@ from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import lock
-from dflash.pipeline.away import Order, again, launch, origin_of, prepare
+from dflash.pipeline.away import NotThere, Order, again, launch, origin_of, prepare
 from dflash.pipeline.belongings import Belonging, belongings, look, override, parcel, require
 from dflash.pipeline.errand import Errand, load_errand
 from dflash.pipeline.far import Telling
@@ -72,6 +72,8 @@ def told(errand: Errand, word: str) -> str:
 def test_a_run_there_is_followed_and_comes_home_and_the_next_one_skips_it(short: Lab, host: Host):
     said = io.StringIO()
     with reach(host.chain) as there:
+        with pytest.raises(NotThere, match=r"local: corpus\.txt has not been sent yet"):
+            prepare(there, order(short, host), looks_only=True)
         ready = prepare(there, order(short, host))
         assert [each.status for each in ready.plan.steps] == ["run", "run"]
         errand, folder = launch(there, ready, short.root)
@@ -83,7 +85,10 @@ def test_a_run_there_is_followed_and_comes_home_and_the_next_one_skips_it(short:
         sent = json.loads((folder / "plan.json").read_text())["steps"][0]["config"]["corpus"]
         assert sent.startswith(f"{host.root}/data/")
         assert Path(sent).read_text() == "text"
-        assert [each.status for each in prepare(there, order(short, host)).plan.steps] == ["skip", "skip"]
+        assert [each.status for each in prepare(there, order(short, host), looks_only=True).plan.steps] == [
+            "skip",
+            "skip",
+        ]
     record = load_record(short.root)
     assert (record["id"], record["status"], record["host"]) == (folder.name, "ok", "there")
     assert record["commit"] == json.loads((folder / "source.json").read_text())["commit"]
