@@ -107,7 +107,8 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     require(found, there, connection.layer)
     root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)
     host = replace(order.host, root=root)
-    order.check(connection, host, order.pipeline)
+    if not looks_only:
+        order.check(connection, host, order.pipeline)
     generation, python = _environment(connection, host, order, tell, looks_only)
     content, origin = snapshot()
     source = send_files(connection, host, content)

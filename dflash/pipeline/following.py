@@ -12,7 +12,7 @@ from typing import Any
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from dflash.environments.remote import HostEnvironments
-from dflash.errors import DFlashError, StepFailed
+from dflash.errors import DFlashError, StepFailed, UsageError
 from dflash.hosts import files, jobs
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import LostConnection, Unreachable
@@ -25,6 +25,8 @@ from dflash.pipeline.view import View
 
 _MARGIN_S = 10.0
 """What a runner needs beyond the time that it gives to its step, when it is told to end."""
+
+_TOLD = ("started", "progress", "note", "finished")
 
 
 class Replay:
@@ -48,7 +50,7 @@ class Replay:
             return
         if kind == "ended":
             self.ended = event
-        else:
+        elif kind in _TOLD:
             getattr(self._view, kind)(**event)
 
 
@@ -62,7 +64,7 @@ def follow(errand: Errand, view: View) -> tuple[Job, StepFailed | None]:
         HostError: the host can not be reached, or could not be again for jobs.PATIENCE_S.
     """
     replay = Replay(view)
-    with view:
+    with view, _started(errand):
         job = jobs.follow(errand.where, errand.job, replay)
     return job, _failure(errand, job, replay.ended)
 
@@ -85,8 +87,18 @@ def stop(errand: Errand) -> Job:
         UsageError: its job never started. HostError: the host.
     """
     host = errand.where
-    with reach(host.chain) as connection:
+    with reach(host.chain) as connection, _started(errand):
         return jobs.stop(connection, host, errand.job, alone=GRACE_S + _MARGIN_S)
+
+
+@contextlib.contextmanager
+def _started(errand: Errand) -> Iterator[None]:
+    """That there is no such job means that whoever sent the run came no further than to note it."""
+    try:
+        yield
+    except UsageError as failure:
+        what, cure = f"run {errand.run} never started there", f"./inv resume {errand.run} starts it"
+        raise UsageError(what, where=errand.chain, cure=cure) from failure
 
 
 @retry(

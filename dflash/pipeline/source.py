@@ -43,7 +43,9 @@ def snapshot(home: Path = HOME) -> tuple[bytes, Origin]:
         StorageError: a file can not be read.
     """
     commit = _git(home, "rev-parse", "HEAD").strip().decode() or None
-    names = _names(home) if commit else _essential(home)
+    names = _names(home)
+    if not commit or not any(name.startswith("dflash/") for name in names):  # or of another repository around it
+        commit, names = None, _essential(home)
     try:
         _refuse_large(home, names)
         return unpacking.packed(str(home), names), Origin(commit, _patch(home) if commit else b"")

@@ -274,9 +274,9 @@ def test_a_run_of_this_machine_or_none_or_a_damaged_note_is_one_line(tmp_path: P
 
 def test_a_job_that_never_started_is_said_so(host: Host):
     away = errand(chain="local", root=host.root, job=jobs.new_id())
-    with pytest.raises(UsageError, match="there is no job"):
+    with pytest.raises(UsageError, match=r"^local: run r never started there; \./inv resume r starts it"):
         follow(away, Lines(io.StringIO()))
-    with pytest.raises(UsageError, match="there is no job"):
+    with pytest.raises(UsageError, match="run r never started there"):
         stop(away)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -198,8 +199,15 @@ def test_what_was_stopped_is_gone_on_with_and_a_cache_that_is_gone_comes_from_th
     before = desk.run
     await_(lambda: desk.run != before and events(desk.run, "train"), "the training", long)
     run = desk.run
+    long.send_signal(signal.SIGINT)
+    code, said = ended(long)
+    assert code == 130
+    assert f"goes on with the run; ./inv follow {run} looks on again" in said
+    follower = desk.start("follow", run)
+    seen = len(events(run, "train"))
+    await_(lambda: len(events(run, "train")) > seen, "more training", follower)
     assert desk.inv("stop", run)[0] == 0
-    assert ended(long)[0] == 143
+    assert ended(follower)[0] == 143
     assert desk.record()["status"] == "interrupted"
     assert desk.statuses()["prewarm"] == "ok"
     assert not [each for each in psutil.process_iter() if ours(each)]
