@@ -167,7 +167,7 @@ def jobs(context: Context, host: str, json: bool = False) -> None:
 )
 @cli.verb
 def follow(context: Context, job: str, host: str = "", offset: int = 0, root: str = "") -> None:
-    """Show a run to its end: follow RUN; or a job's log: follow JOB --host H."""
+    """Show a run, or a job of a host, to its end: follow RUN."""
     if host:
         cli_hosts.follow(host=host, job=job, offset=offset)
     else:
@@ -177,7 +177,7 @@ def follow(context: Context, job: str, host: str = "", offset: int = 0, root: st
 @task(positional=["job"], auto_shortflags=False, help={**helped("host", "grace", "root"), "job": HELP["job_or_run"]})
 @cli.verb
 def stop(context: Context, job: str, host: str = "", grace: float = 10.0, root: str = "") -> None:
-    """End every process of a run or job: stop RUN, or stop JOB --host H."""
+    """End a run, or a job of a host: stop RUN."""
     if host:
         cli_hosts.stop(host=host, job=job, grace=grace)
     else:
