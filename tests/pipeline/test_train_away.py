@@ -60,7 +60,7 @@ steps:
       rows: 1
       anchors: 8
       gamma: 2.0
-      steps: 1200
+      steps: 2400
       checkpoint_every: 50
   - name: export
     uses: export
@@ -175,7 +175,7 @@ def test_a_bare_container_is_trained_in_however_often_the_connection_breaks(
     assert set(desk.statuses().values()) == {"ok"}
     home = desk.folder / "runs" / run
     assert (home / "export" / "model.safetensors").stat().st_size > 1000
-    assert (home / "metrics.jsonl").read_text().count("\n") == 1200
+    assert (home / "metrics.jsonl").read_text().count("\n") == 2400
     assert (home / "report.html").exists()
     assert desk.record()["lock_id"]
     assert desk.record()["commit"]
