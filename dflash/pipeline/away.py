@@ -48,7 +48,6 @@ from dflash.pipeline.schema import Pipeline
 from dflash.pipeline.source import Origin, snapshot
 
 _ERRORS: Errors = {2: UsageError, 3: EnvironmentMismatch, 4: DataError, 5: StorageError}
-_OURS = {"PYTHONDONTWRITEBYTECODE": "1"}  # what Python compiles would lie among the source, which is compared
 
 
 def unchecked(connection: Connection, host: Host, pipeline: Pipeline) -> None:
@@ -172,7 +171,10 @@ def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = Fa
         raise storage_error(failure, failure.filename or root) from failure
     argv = [errand.python, "-P", "-m", "dflash.pipeline.far", "run", errand.root]
     request = Script("request.json", json.dumps(errand.request).encode(), len(argv))
-    command = Command(argv, {**_OURS, "PYTHONPATH": errand.source}, errand.source, request)
+    # Compiled Python lies apart from source and environment, which are compared file by file; without any, each step
+    # would compile all of torch's.
+    variables = {"PYTHONPATH": errand.source, "PYTHONPYCACHEPREFIX": f"{errand.root}/pycache"}
+    command = Command(argv, variables, errand.source, request)
     try:
         if errand.environment:
             HostEnvironments(connection, ready.host).pin(errand.environment, errand.generation, errand.first)
