@@ -195,7 +195,7 @@ def test_a_bare_container_is_trained_in_however_often_the_connection_breaks(
 def test_what_was_stopped_is_gone_on_with_and_a_cache_that_is_gone_comes_from_the_vault(desk: Caller):
     for cache in (INSIDE / "work" / "prewarm").iterdir():
         shutil.rmtree(cache)
-    long = desk.train("--set", "train.steps=5000")
+    long = desk.train("--set", "train.steps=4000")
     before = desk.run
     await_(lambda: desk.run != before and events(desk.run, "train"), "the training", long)
     run = desk.run
@@ -215,7 +215,7 @@ def test_what_was_stopped_is_gone_on_with_and_a_cache_that_is_gone_comes_from_th
     last = events(run, "train")[-1]["done"]
     code, said = desk.inv("resume", run)
     assert code == 0
-    resumed = re.search(r"resumed at step (\d+) of 5000", said)
+    resumed = re.search(r"resumed at step (\d+) of 4000", said)
     assert resumed
     assert int(resumed[1]) >= last - 50
     assert desk.statuses()["train"] == "ok"
