@@ -8,24 +8,32 @@ from invoke.tasks import task
 
 import tasks_cache
 import tasks_env
-from dflash import cli, cli_check, cli_evaluate, cli_hosts, cli_images, cli_prewarm, cli_provision, cli_split
+from dflash import cli, cli_check, cli_evaluate, cli_hosts, cli_images, cli_prewarm, cli_provision, cli_split, cli_train
 from dflash.cli_help import HELP, LOCAL, helped
 
 WHERE_TO_RUN = ("pipeline", "host", "root", "set", "json")
 
 
-@task(iterable=["set"], auto_shortflags=False, help=helped(*WHERE_TO_RUN))
+@task(
+    iterable=["set"],
+    auto_shortflags=False,
+    help={**helped(*WHERE_TO_RUN, "wheels", "wait"), "environment": HELP["environment_there"]},
+)
 @cli.verb
 def train(
     context: Context,
     pipeline: str = LOCAL,
     host: str = "local",
     root: str = "",
+    environment: str = "",
+    wheels: str = "",
+    wait: bool = False,
     set: Sequence[str] | None = None,
     json: bool = False,
 ) -> None:
     """Run a pipeline, from checks to an exported drafter."""
-    cli.train(pipeline=pipeline, host=host, root=root, overrides=set or (), as_json=json)
+    where = {"pipeline": pipeline, "host": host, "root": root, "environment": environment, "wheels": wheels}
+    cli_train.train(**where, wait=wait, overrides=set or (), as_json=json)
 
 
 @task(iterable=["set"], auto_shortflags=False, help=helped(*WHERE_TO_RUN, "why"))
@@ -40,7 +48,7 @@ def plan(
     json: bool = False,
 ) -> None:
     """Say what a run would do and why, and which steps need a GPU."""
-    cli.plan(pipeline=pipeline, host=host, root=root, overrides=set or (), why=why, as_json=json)
+    cli_train.plan(pipeline=pipeline, host=host, root=root, overrides=set or (), why=why, as_json=json)
 
 
 @task(iterable=["set"], auto_shortflags=False, help=helped(*WHERE_TO_RUN, "environment"))
@@ -166,18 +174,35 @@ def jobs(context: Context, host: str, json: bool = False) -> None:
     cli_hosts.list_jobs(host=host, as_json=json)
 
 
-@task(positional=["job"], auto_shortflags=False, help=helped("job", "host", "offset"))
+@task(
+    positional=["job"],
+    auto_shortflags=False,
+    help={**helped("host", "offset", "root"), "job": HELP["job_or_run"]},
+)
 @cli.verb
-def follow(context: Context, job: str, host: str, offset: int = 0) -> None:
-    """Show a job's log until the job ends: follow JOB --host H."""
-    cli_hosts.follow(host=host, job=job, offset=offset)
+def follow(context: Context, job: str, host: str = "", offset: int = 0, root: str = "") -> None:
+    """Show a run, or a job of a host, to its end: follow RUN."""
+    if host:
+        cli_hosts.follow(host=host, job=job, offset=offset)
+    else:
+        cli_train.follow(run=job, root=root)
 
 
-@task(positional=["job"], auto_shortflags=False, help=helped("job", "host", "grace"))
+@task(positional=["job"], auto_shortflags=False, help={**helped("host", "grace", "root"), "job": HELP["job_or_run"]})
 @cli.verb
-def stop(context: Context, job: str, host: str, grace: float = 10.0) -> None:
-    """End every process of a job: stop JOB --host H."""
-    cli_hosts.stop(host=host, job=job, grace=grace)
+def stop(context: Context, job: str, host: str = "", grace: float = 10.0, root: str = "") -> None:
+    """End a run, or a job of a host: stop RUN."""
+    if host:
+        cli_hosts.stop(host=host, job=job, grace=grace)
+    else:
+        cli_train.stop(run=job, root=root)
+
+
+@task(positional=["run"], auto_shortflags=False, help={**helped("root", "wait", "json"), "run": HELP["run_away"]})
+@cli.verb
+def resume(context: Context, run: str, root: str = "", wait: bool = False, json: bool = False) -> None:
+    """Go on with a run that a host had: resume RUN."""
+    cli_train.resume(run=run, root=root, wait=wait, as_json=json)
 
 
 @task(positional=["source", "place"], auto_shortflags=False, help=helped("host", "source", "place"))
@@ -264,6 +289,7 @@ namespace = Collection(
         jobs,
         follow,
         stop,
+        resume,
         put,
         get,
         ping,

@@ -24,6 +24,7 @@ from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_
 if TYPE_CHECKING:
     from invoke.program import Program
 
+    from dflash.pipeline.plan import Plan
     from dflash.pipeline.schema import Pipeline
 
 # Only the standard library up to here: a .venv that has lost a package must still say so in one line.
@@ -143,7 +144,7 @@ def train(*, pipeline: str, host: str, root: str, overrides: Sequence[str], as_j
     from dflash.pipeline.view import view_for
 
     folder = root_of(root)
-    outcome = execute(_plan(pipeline, host, folder, overrides), folder, view_for(sys.stderr))
+    outcome = execute(planned(pipeline, host, folder, overrides), folder, view_for(sys.stderr))
     if as_json:
         print_json(outcome.record)
     else:
@@ -153,17 +154,6 @@ def train(*, pipeline: str, host: str, root: str, overrides: Sequence[str], as_j
     elif outcome.signal:
         print("interrupted; the same command goes on from here", file=sys.stderr)
     sys.exit(outcome.exit_code)
-
-
-def plan(*, pipeline: str, host: str, root: str, overrides: Sequence[str], why: bool, as_json: bool) -> None:
-    """Say what a run would do."""
-    from dflash.pipeline.show import show_plan
-
-    made = _plan(pipeline, host, root_of(root), overrides)
-    if as_json:
-        print_json(made.as_json())
-    else:
-        show_plan(made, every_reason=why)
 
 
 def check(*, pipeline: str, root: str, as_json: bool) -> None:
@@ -235,7 +225,8 @@ def _tools(*tools: tuple[str, ...]) -> None:
             sys.exit(status if status > 0 else 128 - status)
 
 
-def _plan(pipeline: str, host: str, root: Path, overrides: Sequence[str]) -> Any:
+def planned(pipeline: str, host: str, root: Path, overrides: Sequence[str]) -> Plan:
+    """The plan of a pipeline, as far as it is known on this machine."""
     from dflash.hosts.inventory import find_host
     from dflash.pipeline.keys import observe
     from dflash.pipeline.plan import make_plan

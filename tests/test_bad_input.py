@@ -222,7 +222,14 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path, verb: str):
         (["train", "--stepz", "9"], "No idea what '--stepz' is; ./inv --list shows the verbs"),
         (["trian"], "No idea what 'trian' is; ./inv --list shows the verbs"),
         (["plan", "--pipeline", "absent.yaml"], "absent.yaml: there is no such file; check the path"),
-        (["train", "--host", "ssh:root@gpu1"], "pipelines run on local only, not on ssh:root@gpu1; use --host local"),
+        (
+            ["train", "--host", "sudo", "--set", "data.file=absent.jsonl"],
+            "data.file: absent.jsonl is not on this machine",
+        ),
+        (
+            ["train", "--host", "sudo", "--set", "data.file=/absent.jsonl"],
+            "sudo: data.file: /absent.jsonl is not there",
+        ),
     ],
 )
 def test_a_wrong_word_is_one_line(words: list[str], says: str):

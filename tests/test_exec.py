@@ -99,7 +99,6 @@ def test_ping_tells_each_layer():
         (["exec", "--host", "ssh:a b", "--", "true"], "error: chain 'ssh:a b', hop 1", 2),
         (["ping", "--host", "nowhere"], "error: ", 2),
         (["put", "README.md", "x"], "error: --host is missing; give it: --host VALUE", 2),
-        (["follow", "20260101T000000-abcd"], "error: --host is missing", 2),
         (
             ["follow", "20260101T000000-abcd", "--host", "local", "--offset", "-5"],
             "error: --offset -5: a log begins",

@@ -65,8 +65,8 @@ def test_the_list_fits_a_terminal_and_every_verb_and_option_has_help():
     listed = inv("--list").stdout
     verbs = [line.split()[0] for line in listed.splitlines() if line.startswith("  ")]
     assert " ".join(verbs) == (
-        "bench build check evaluate exec follow get jobs lint ping plan prewarm provision put runs show split stop "
-        "test train "
+        "bench build check evaluate exec follow get jobs lint ping plan prewarm provision put resume runs show split "
+        "stop test train "
         "cache.get cache.list cache.pin cache.put cache.remove cache.restore cache.save cache.show cache.verify "
         "env.create env.diff env.gc env.list env.lock env.pin env.rollback env.use env.verify env.wheelhouse "
         "image.verify"
@@ -92,7 +92,9 @@ def test_the_list_fits_a_terminal_and_every_verb_and_option_has_help():
         (["plan", "--host", "shh:gpu1"], "there is no hop 'shh'; did you mean 'ssh'?"),
         (["plan", "--host", "gpu1"], "'gpu1' is a name, and there is no inventory"),
         (["show", "--root", "/nonexistent"], "there is no run yet"),
-        (["train", "--host", "ssh:gpu1"], "pipelines run on local only, not on ssh:gpu1; use --host local"),
+        (["train", "--wait"], "--environment, --wheels and --wait are for a run on a host; name a host"),
+        (["train", "--host", "gpu1,gpu2"], "train takes one host; give each a ./inv train of its own"),
+        (["follow", "absent"], "there is no run 'absent'; ./inv runs lists them; a job of a host needs --host H"),
         (["train", "--set", "trian.steps=1"], "has no step 'trian'; did you mean 'train'?"),
     ],
 )

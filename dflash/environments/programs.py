@@ -22,8 +22,11 @@ Errors = Mapping[int, type[DFlashError]]
 class HostPrograms:
     """This package at one host, over an open connection."""
 
-    def __init__(self, connection: Connection, host: Host, environment: str = "") -> None:
-        """Programs run with the Python of `environment`, or else of the only one in use there.
+    def __init__(
+        self, connection: Connection, host: Host, environment: str = "", *, python: str = "", package: str = ""
+    ) -> None:
+        """Programs run with the Python of `environment`, or else of the only one in use there, and from the package as
+        it is here; or else with `python`, from the folder `package` there.
 
         Raises:
             UsageError: no environment is in use there, or several are.
@@ -31,8 +34,8 @@ class HostPrograms:
         """
         self.connection, self.host = connection, host
         self.root = host.root or DEFAULT_ROOT
-        self._python = HostEnvironments(connection, host).python(environment)
-        self._package = send_package(connection, host)
+        self._python = python or HostEnvironments(connection, host).python(environment)
+        self._package = package or send_package(connection, host)
 
     def run(
         self,

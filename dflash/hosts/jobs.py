@@ -58,13 +58,13 @@ def new_id() -> str:
     return f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def start(connection: Connection, host: Host, command: Command) -> str:
-    """Start a job; its id.
+def start(connection: Connection, host: Host, command: Command, identity: str = "") -> str:
+    """Start a job; its id, which a caller who must know it before may have made with `new_id`.
 
     Raises:
         ProgramMissing: there is no such program or folder.
     """
-    identity = new_id()
+    identity = identity or new_id()
     result = _keeper(connection, host, "start", identity, stdin=command.packed())
     if result.status == 127:
         raise ProgramMissing(result.stderr.decode(errors="replace").strip(), layer=connection.layer)
@@ -85,9 +85,10 @@ def list_jobs(connection: Connection, host: Host) -> list[Job]:
     return [_job(line) for line in result.stdout.decode().splitlines()]
 
 
-def stop(connection: Connection, host: Host, identity: str, grace: float = GRACE_S) -> Job:
-    """End every process of a job, first kindly, after `grace` seconds not; the job as it ended."""
-    _require(_keeper(connection, host, "stop", identity, str(grace)), connection, identity)
+def stop(connection: Connection, host: Host, identity: str, grace: float = GRACE_S, alone: float = 0.0) -> Job:
+    """End every process of a job, first kindly, after `grace` seconds not; the job as it ended. For `alone` seconds
+    before that only its first process is told, which may know how to end the others."""
+    _require(_keeper(connection, host, "stop", identity, str(grace), str(alone)), connection, identity)
     return show(connection, host, identity)
 
 

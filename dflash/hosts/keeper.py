@@ -218,19 +218,23 @@ def follow(folder: str, offset: int) -> None:
             time.sleep(POLL_S)
 
 
-def stop(folder: str, grace: float) -> None:
-    """SIGTERM to every process of the job, SIGKILL to what is left after `grace` seconds; ends when none is."""
+def stop(folder: str, grace: float, alone: float) -> None:
+    """SIGTERM to every process of the job, SIGKILL to what is left after `grace` seconds; ends when none is. For
+    `alone` seconds before that the job's first process is told alone, so that it ends the others as it knows to."""
     require(folder)
     keeper = keeper_of(folder)
     signalled: set[int] = set()
     others: set[int] = set()
-    until = time.monotonic() + grace
+    begun = time.monotonic()
     while True:
-        kill = time.monotonic() > until
+        passed = time.monotonic() - begun
+        kill = passed > alone + grace
         found = set(marked(folder)) | set(descendants(keeper) if keeper and keeper_of(folder) else ())
         if not found - others and (others or keeper_of(folder) is None):
             return
         for pid in found - others:
+            if passed < alone and keeper and (stat_of(pid) or (0,))[0] != keeper:
+                continue
             if kill or pid not in signalled:
                 signalled.add(pid)
                 try:
@@ -250,7 +254,7 @@ def require(folder: str) -> None:
 
 
 def main() -> None:
-    """`MARK start|show|list|follow|stop FOLDER [NUMBER]`"""
+    """`MARK start|show|list|follow|stop FOLDER [NUMBER...]`"""
     role, folder = sys.argv[2], os.path.expanduser(sys.argv[3])
     if role == "start":
         start(folder)
@@ -261,7 +265,7 @@ def main() -> None:
     elif role == "follow":
         follow(folder, int(sys.argv[4]))
     elif role == "stop":
-        stop(folder, float(sys.argv[4]))
+        stop(folder, float(sys.argv[4]), float(sys.argv[5]))
 
 
 if __name__ == "__main__":

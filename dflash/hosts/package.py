@@ -1,4 +1,4 @@
-"""This project's own package at a host, for programs that run there with an environment's Python.
+"""This project's own package at a host, or all of its source, for programs that run there with an environment's Python.
 
 place = send_package(connection, host)
 connection.run([python, "-m", "dflash.training.worker"], env={"PYTHONPATH": place})
@@ -37,12 +37,24 @@ def send_package(connection: Connection, host: Host, package: Path = PACKAGE) ->
         content = unpacking.read_package(os.fspath(package))
     except OSError as failure:
         raise storage_error(failure, failure.filename or package) from failure
-    return _asked(connection, host, content, b"") or _asked(connection, host, content, zlib.compress(content))
+    return send_files(connection, host, content)
 
 
-def _asked(connection: Connection, host: Host, content: bytes, packed: bytes) -> str:
+def send_files(connection: Connection, host: Host, content: bytes) -> str:
+    """Have the files that `unpacking.packed` made `content` of below the root of `host`, otherwise as `send_package`;
+    their folder there."""
+    identity = unpacking.digest(content)
+    return where(connection, host, identity) or _asked(connection, host, identity, zlib.compress(content))
+
+
+def where(connection: Connection, host: Host, identity: str) -> str:
+    """The folder of the files that were sent as `identity`; nothing where they are not there any more, or changed."""
+    return _asked(connection, host, identity, b"")
+
+
+def _asked(connection: Connection, host: Host, identity: str, packed: bytes) -> str:
     code = Path(unpacking.__file__).read_text(encoding="utf-8")
-    words = ["python3", "-IS", "-c", code, host.root or DEFAULT_ROOT, unpacking.digest(content)]
+    words = ["python3", "-IS", "-c", code, host.root or DEFAULT_ROOT, identity]
     result = connection.run(words, stdin=packed)
     if result.code:
         said = result.stderr.decode(errors="replace").strip().splitlines()

@@ -1,10 +1,10 @@
-"""The far end of package.py: keeps this project's package there, one folder for each content.
+"""The far end of package.py: keeps this project's package, or all of its source, there, a folder for each content.
 
     ROOT/code/ID/dflash/...    ID is a hash of all of it, so what is there is right or not used
     ROOT/code/ID.changed-N     what somebody changed: moved aside when it was found, and made again
 
-A package as bytes is a list (each item a u32 length and bytes): the path of each file, then its content, in the order
-of a sorted walk. Run as `python3 -c`; standard library, Python 3.8+, nothing a bare python3 lacks.
+Files as bytes are a list (each item a u32 length and bytes): the path of each file, "x" if it is a program, and its
+content, in the order of their paths. Run as `python3 -c`; standard library, Python 3.8+, nothing a bare python3 lacks.
 """
 
 from __future__ import annotations
@@ -19,24 +19,35 @@ import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is not in python3-minimal
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 ID_LENGTH = 16
 
 
-def read_package(folder: str) -> bytes:
-    """The files of a package, without what Python and editors put beside them."""
+def packed(folder: str, names: Iterable[str]) -> bytes:
+    """Files below a folder, named by their paths from there."""
     made = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
-        for name in sorted(files):
-            if name.endswith(".pyc") or name.startswith("."):
-                continue
-            path = os.path.join(place, name)
-            with open(path, "rb") as file:
-                items = os.fsencode(os.path.relpath(path, folder)), file.read()
-            made += [struct.pack(">I", len(item)) + item for item in items]
+    for name in sorted(names):
+        with open(os.path.join(folder, name), "rb") as file:
+            mode = b"x" if os.fstat(file.fileno()).st_mode & 0o100 else b""
+            items = os.fsencode(name), mode, file.read()
+        made += [struct.pack(">I", len(item)) + item for item in items]
     return b"".join(made)
+
+
+def package_files(folder: str) -> list[str]:
+    """The files of a package by their paths from beside it, without what Python and editors put there."""
+    base, found = os.path.dirname(folder), []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
+        kept = [name for name in files if not name.endswith(".pyc") and not name.startswith(".")]
+        found += [os.path.relpath(os.path.join(place, name), base) for name in kept]
+    return found
+
+
+def read_package(folder: str) -> bytes:
+    """A package, in a folder of its own name."""
+    return packed(os.path.dirname(folder), package_files(folder))
 
 
 def digest(package: bytes) -> str:
@@ -55,11 +66,13 @@ def _items(package: bytes) -> Iterator[bytes]:
 def write_package(package: bytes, folder: str) -> None:
     """The files of `package` below `folder`, which is new."""
     items = list(_items(package))
-    for relative, content in zip(items[::2], items[1::2]):  # noqa: B905 - strict= is not in 3.8
+    for relative, mode, content in zip(items[::3], items[1::3], items[2::3]):  # noqa: B905 - strict= is not in 3.8
         path = os.path.join(folder, os.fsdecode(relative))
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "xb") as file:
             file.write(content)
+        if mode:
+            os.chmod(path, 0o755)
 
 
 def take(root: str, identity: str, package: bytes) -> str:
@@ -84,7 +97,7 @@ def take(root: str, identity: str, package: bytes) -> str:
             return place
         draft = os.path.join(code, f".draft-{identity}")
         try:
-            write_package(package, os.path.join(draft, "dflash"))
+            write_package(package, draft)
             if os.path.lexists(place):
                 os.rename(place, _aside(place))
             os.rename(draft, place)
@@ -96,10 +109,14 @@ def take(root: str, identity: str, package: bytes) -> str:
 
 
 def _is_right(place: str, identity: str) -> bool:
-    """Not only there: a power cut, or a person, may have changed it."""
-    if not os.path.isdir(place) or os.listdir(place) != ["dflash"]:  # all that lies there could be imported
-        return False
-    return digest(read_package(os.path.join(place, "dflash"))) == identity
+    """Not only there: a power cut, or a person, may have changed it. All that lies there could be imported."""
+    found = []
+    for folder, folders, files in os.walk(place):
+        paths = [os.path.join(folder, name) for name in files + folders]
+        if any(map(os.path.islink, paths)):
+            return False
+        found += [os.path.relpath(path, place) for path in paths[: len(files)]]
+    return bool(found) and digest(packed(place, found)) == identity
 
 
 def _forget_compiled(place: str) -> None:
@@ -132,9 +149,9 @@ def _remove(folder: str) -> None:
 
 def main() -> int:
     """`ROOT ID`, and the package on standard input, compressed, or nothing to ask whether it is there."""
-    packed = sys.stdin.buffer.read()
+    given = sys.stdin.buffer.read()
     try:
-        print(take(sys.argv[1], sys.argv[2], zlib.decompress(packed) if packed else b""))
+        print(take(sys.argv[1], sys.argv[2], zlib.decompress(given) if given else b""))
     except OSError as failure:
         sys.stderr.write(f"{failure.filename or sys.argv[1]}: {failure.strerror or failure}\n")
         return 5

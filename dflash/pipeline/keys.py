@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -32,10 +33,13 @@ class Surroundings:
     fingerprints: Mapping[str, Mapping[str, str]]  # step -> outside input -> hash
 
 
-def lock_id(home: Path = HOME) -> str:
-    """SHA-256 of the environment's lock; empty when there is none."""
-    lock = home / "envs" / "local" / "requirements.lock"
-    return file_digest(lock) if lock.is_file() else ""
+def lock_id(home: Path = HOME, prefix: Path = Path(sys.prefix)) -> str:
+    """SHA-256 of the lock of the environment that this runs in; empty when there is none. A generation (of any name)
+    keeps its own, and `.venv` is made from that of `local`."""
+    for lock in (prefix / "requirements.lock", home / "envs" / "local" / "requirements.lock"):
+        if lock.is_file():
+            return file_digest(lock)
+    return ""
 
 
 def observe(pipeline: Pipeline, home: Path = HOME, package: Path = PACKAGE) -> Surroundings:

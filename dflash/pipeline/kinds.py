@@ -39,7 +39,8 @@ class StepKind:
     `config` is a standard-library frozen dataclass. `run` imports its room when called, and returns a result
     of plain JSON values. `takes` are the kinds it must be given. `sources` are files and folders below
     dflash/ whose text decides the result. `fingerprint` hashes what it reads from outside the pipeline.
-    `borrows` are the fields of the borrowed config that decide the result, by path (empty: all of them).
+    `borrows` are the fields of the borrowed config that decide the result, by path (empty: all of them). `paths` are
+    the fields that name a file, a folder or a pattern of files, which must be where the step runs.
     `cached` False runs it each time. `gpu` tells whether a config needs a GPU.
     """
 
@@ -50,6 +51,7 @@ class StepKind:
     sources: tuple[str, ...] = ()
     fingerprint: Callable[[Any], dict[str, str]] = field(default=lambda config: {})
     borrows: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
     cached: bool = True
     gpu: Callable[[Any], bool] = field(default=lambda config: False)
     describes: str = ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -13,10 +15,26 @@ import psutil
 from dflash.errors import BusyError
 
 _PATIENCE_S = 10.0
+_POLL_S = 0.5
 
 
-def owner(root: Path) -> tuple[int, str] | None:
-    """Process id and run that hold the lock of `root`; None when it is free."""
+@dataclass(frozen=True)
+class Owner:
+    """Who holds a lock: a process, its run, and whom that is done for (`user@machine`) when they sent it from
+    elsewhere."""
+
+    pid: int
+    run: str
+    of: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run} of {self.of} (process {self.pid})" if self.of else f"run {self.run} (process {self.pid})"
+        )
+
+
+def owner(root: Path) -> Owner | None:
+    """Who holds the lock of `root`; None when it is free, whatever a process that has died left in it."""
     try:
         descriptor = os.open(root / "work" / "lock", os.O_RDONLY)
     except OSError:
@@ -32,8 +50,9 @@ def owner(root: Path) -> tuple[int, str] | None:
 
 
 @contextmanager
-def holding(root: Path, run: str) -> Iterator[int]:
-    """Hold the lock, and yield its descriptor for the steps to inherit.
+def holding(root: Path, run: str, of: str = "", waits: Callable[[str], object] | None = None) -> Iterator[int]:
+    """Hold the lock for a run, `of` somebody elsewhere, and yield its descriptor for the steps to inherit. With
+    `waits`, which is told for whom, it is waited for however long that takes.
 
     Raises BusyError naming the process and the run that hold it. When that process is dead its step is being
     ended by its keeper, so the lock is waited for a moment.
@@ -41,23 +60,31 @@ def holding(root: Path, run: str) -> Iterator[int]:
     (root / "work").mkdir(parents=True, exist_ok=True)
     descriptor = os.open(root / "work" / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        _take(descriptor, root)
+        _take(descriptor, root, waits)
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} {run}\n".encode(), 0)
+        os.pwrite(descriptor, f"{os.getpid()} {run} {of}\n".encode(), 0)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int, root: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    except BlockingIOError:
-        pid, run = _owner(descriptor)
-    if psutil.pid_exists(pid):
-        cure = f"wait for it, stop it with `kill {pid}`, or choose another root folder with --root"
-        raise BusyError(f"run {run} (process {pid}) is at work here", where=str(root / "work"), cure=cure)
+def _take(descriptor: int, root: Path, waits: Callable[[str], object] | None) -> None:
+    told = None
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            held = _owner(descriptor)
+        if not waits:
+            break
+        if held != told:
+            waits(f"waits for {held}")
+            told = held
+        time.sleep(_POLL_S)
+    if psutil.pid_exists(held.pid):
+        cure = f"wait for it, stop it with `kill {held.pid}`, or choose another root folder with --root"
+        raise BusyError(f"{held} is at work here", where=str(root / "work"), cure=cure)
     import tenacity  # a tenth of a second to import, and seldom needed
 
     try:
@@ -70,10 +97,11 @@ def _take(descriptor: int, root: Path) -> None:
             with attempt:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        what = f"run {run} (process {pid}) is dead, and a step of it is still ending"
+        what = f"{held} is dead, and a step of it is still ending"
         raise BusyError(what, where=str(root / "work"), cure="wait a moment and run this again") from None
 
 
-def _owner(descriptor: int) -> tuple[int, str]:
-    pid, _, run = os.pread(descriptor, 4096, 0).decode(errors="replace").partition(" ")
-    return (int(pid) if pid.isdecimal() else 0), run.strip() or "unknown"
+def _owner(descriptor: int) -> Owner:
+    words = os.pread(descriptor, 4096, 0).decode(errors="replace").strip().split(" ", 2)
+    pid, run, of = [*words, "", ""][:3]
+    return Owner(int(pid) if pid.isdecimal() else 0, run or "unknown", of)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,30 @@ _LIFTED = ("acceptance_length", "acceptance_length_untrained", "greedy_identical
 _FIELDS = {"id", "pipeline", "host", "status", "started", "wall_s", "peak_rss_mb", "steps"}
 
 
-def new_run(root: Path, pipeline: str) -> Path:
-    """Make `runs/<id>/` below `root`; ids sort by time. Raises OSError."""
+AWAY = "remote.json"
+"""Beside the record of a run that another machine has, or had: where it is."""
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Who sent a run here from another machine: the run's id there, which it has here, too; `owner`, as user@machine;
+    the `commit` of the source that came along, and whether it was `dirty`; and whether the run `waits` for another."""
+
+    run: str
+    owner: str
+    commit: str | None = None
+    dirty: bool | None = None
+    waits: bool = False
+
+
+def new_run(root: Path, pipeline: str, identity: str = "") -> Path:
+    """Make `runs/<id>/` below `root`; ids sort by time. Raises OSError, also when there is a run `identity`."""
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{pipeline}"
     (root / "runs").mkdir(parents=True, exist_ok=True)
     number = 1
+    if identity:
+        (root / "runs" / identity).mkdir()
+        return _with_folders(root / "runs" / identity)
     while True:
         folder = root / "runs" / (stem if number == 1 else f"{stem}-{number}")
         try:
@@ -35,14 +55,18 @@ def new_run(root: Path, pipeline: str) -> Path:
         except FileExistsError:
             number += 1
         else:
-            (folder / "logs").mkdir()
-            (folder / "specs").mkdir()
-            return folder
+            return _with_folders(folder)
 
 
-def new_record(run: str, plan: Plan, root: Path) -> dict[str, Any]:
+def _with_folders(folder: Path) -> Path:
+    (folder / "logs").mkdir()
+    (folder / "specs").mkdir()
+    return folder
+
+
+def new_record(run: str, plan: Plan, root: Path, sender: Sender | None = None) -> dict[str, Any]:
     """The record of a run that is about to start."""
-    commit, dirty = _source()
+    commit, dirty = (sender.commit, sender.dirty) if sender else _source()
     return {
         "schema": 1,
         "id": run,
@@ -115,12 +139,22 @@ def load_record(root: Path, run: str | None = None) -> dict[str, Any]:
         raise UsageError(f"there is no run {run!r}", where=str(root / "runs"), cure=cure)
     path = root / "runs" / (run or known[-1]) / "record.json"
     record = _read(path)
-    held = lock.owner(root)
-    if record.get("status") == "running" and (held is None or held[1] != record["id"]):
+    if record.get("status") == "running" and not _is_at_work(root, path.parent):
         record["status"] = "interrupted"
         for step in record["steps"]:
             step["status"] = "interrupted" if step["status"] == "running" else step["status"]
     return record
+
+
+def _is_at_work(root: Path, folder: Path) -> bool:
+    """Of a run that is away, all that is known here is whether its end was seen."""
+    if (folder / AWAY).exists():
+        try:
+            return not json.loads((folder / AWAY).read_bytes()).get("ended")
+        except (ValueError, AttributeError):  # damaged: whoever follows it is told so
+            return False
+    held = lock.owner(root)
+    return held is not None and held.run == folder.name
 
 
 def _read(path: Path) -> dict[str, Any]:

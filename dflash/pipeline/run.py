@@ -19,7 +19,7 @@ from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
 from dflash.pipeline.process import Grace, StepProcess
-from dflash.pipeline.record import Clock, lift, new_record, new_run
+from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
 from dflash.pipeline.store import Attempt, Done, Store
 from dflash.pipeline.view import View
 from dflash.validation import plain
@@ -43,22 +43,27 @@ class Outcome:
         return getattr(self.failure, "status", self.failure.exit_code) if self.failure else 0
 
 
-def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS) -> Outcome:
-    """Run `plan` below `root`. `kinds` is the import path from which step processes take their kinds.
+def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS, sender: Sender | None = None) -> Outcome:
+    """Run `plan` below `root`, on this machine. `kinds` is the import path from which step processes take their kinds;
+    `sender` is who sent the run here, if it is somebody elsewhere.
 
-    Raises UsageError when the host can not be run on, BusyError, or StorageError for the run's own files.
+    Raises UsageError when the plan is for another machine, BusyError, or StorageError for the run's own files.
     """
     if not plan.host.chain.is_local:
         name, chain = plan.host.name, str(plan.host.chain)
-        what = f"pipelines run on local only, not on {name if name == chain else f'{name} ({chain})'}"
-        raise UsageError(what, cure="use --host local, or ./inv plan to look at what it would do there")
+        what = f"this runs on local only, not on {name if name == chain else f'{name} ({chain})'}"
+        raise UsageError(what, cure="send it there: dflash.pipeline.away, as ./inv train --host does")
     if wanting := [each.step.name for each in plan.steps if each.needs_gpu and each.status != "skip"]:
         _require_gpu(wanting)
     try:
-        folder = new_run(root, plan.pipeline.name)
+        folder = new_run(root, plan.pipeline.name, sender.run if sender else "")
+        waits = (lambda text: view.note("run", text)) if sender and sender.waits else None
         try:
-            with lock.holding(root, folder.name) as descriptor, EventLog(folder / "events.jsonl") as log:
-                return _Run(plan, root, folder, view, kinds, descriptor, log).execute()
+            with (
+                lock.holding(root, folder.name, sender.owner if sender else "", waits) as descriptor,
+                EventLog(folder / "events.jsonl") as log,
+            ):
+                return _Run(plan, root, folder, view, kinds, descriptor, log, sender).execute()
         except (DFlashError, OSError):
             _remove_if_unused(folder)
             raise
@@ -91,6 +96,7 @@ class _Run:
     kinds: str
     lock: int
     log: EventLog
+    sender: Sender | None = None
     clock: Clock = field(default_factory=Clock)
     memory: Memory = field(default_factory=Memory)
     done: dict[str, Done] = field(default_factory=dict)
@@ -99,7 +105,7 @@ class _Run:
     def execute(self) -> Outcome:
         self.store = Store(self.root)
         write_json(self.folder / "plan.json", self.plan.as_json())
-        self.record = new_record(self.folder.name, self.plan, self.root)
+        self.record = new_record(self.folder.name, self.plan, self.root, self.sender)
         self._save()
         self.log.write("run_started", run=self.folder.name)
         failure: DFlashError | None = None

@@ -184,6 +184,7 @@ KINDS: dict[str, StepKind] = {
             _offline(_target),
             sources=MODEL,
             fingerprint=_target_sources,
+            paths=("folder",),
             describes="train a small byte-level target, or take a model folder",
         ),
         StepKind(
@@ -193,6 +194,7 @@ KINDS: dict[str, StepKind] = {
             takes=("target",),
             sources=MODEL,
             fingerprint=_data_sources,
+            paths=("file",),
             gpu=_answers_on_gpu,
             describes="let the target answer prompts; pack rows",
         ),
@@ -213,6 +215,7 @@ KINDS: dict[str, StepKind] = {
             takes=("target", "data", "prewarm"),
             sources=MODEL,
             fingerprint=_start_sources,
+            paths=("start",),
             gpu=_on_gpu,
             describes="train the drafter",
         ),

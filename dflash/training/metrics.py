@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,15 @@ class Reading:
         if self._done is not None:
             self._done.synchronize()
         return self._host
+
+
+def gpu_memory(ranks: Sequence[int], device: str) -> dict[str, list[float]]:
+    """`gpu_gb`: the most that each of this process's workers has had of its GPU so far, in GB of 10^9 bytes; nothing on
+    a CPU. Called by one of them, whose GPU is the current one where it is a process alone."""
+    if device != "cuda":
+        return {}
+    peaks = [torch.cuda.max_memory_allocated(rank if len(ranks) > 1 else None) for rank in ranks]
+    return {"gpu_gb": [round(peak / 1e9, 2) for peak in peaks]}
 
 
 class MetricLog:

@@ -23,7 +23,7 @@ from dflash.training.communicator import Group
 from dflash.training.config import TrainConfig
 from dflash.training.crew import Crew, Worker
 from dflash.training.heldout import HeldOut
-from dflash.training.metrics import MetricLog
+from dflash.training.metrics import MetricLog, gpu_memory
 from dflash.training.packing import Rows
 from dflash.training.saving import Saving
 from dflash.training.sources import Real
@@ -109,12 +109,13 @@ class Trainer:
         def report(step: int, figures: dict[str, Any]) -> None:
             seconds = time.monotonic() - begun
             figures["tokens_per_s"] = round(figures.pop("tokens") * (step - first) / seconds, 1)
+            figures |= gpu_memory(crew.group.ranks, self.config.device)
             last.update(figures, step=step)
             assert log is not None
             log.write({"step": step, **{k: v for k, v in figures.items() if k not in ("stop", "skipped")}})
             if figures["skipped"]:
                 self.progress.note(f"train: step {step} was passed over: its loss or gradient was not finite")
-            self.progress.update(step, self.config.steps, {k: figures[k] for k in SHOWN})
+            self.progress.update(step, self.config.steps, {k: figures[k] for k in SHOWN if k in figures})
             if measured := figures.get("heldout"):
                 self.progress.note(f"train: step {step}, held out: {_in_words(measured)}")
 
@@ -231,5 +232,5 @@ no weight."""
 _AT_ONCE = 4096
 """Rows that are looked at together: a set may be larger than memory."""
 
-SHOWN = ("loss", "accuracy", "accept_len", "tokens_per_s", "lr")
-"""The figures a person watches."""
+SHOWN = ("loss", "accuracy", "accept_len", "tokens_per_s", "lr", "gpu_gb")
+"""The figures a person watches; the last is of GPUs alone."""

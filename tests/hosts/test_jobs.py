@@ -231,3 +231,31 @@ def test_a_command_that_is_running_when_the_connection_breaks_says_what_became_o
         with pytest.raises(LostConnection, match="attached commands there are killed"):
             connection.run(["sleep", "3"])
         killer.join()
+
+
+KIND = """
+import signal, subprocess, sys, time
+child = subprocess.Popen(["sleep", "60"])
+def told(number, frame):
+    time.sleep(0.5)
+    print("alive" if child.poll() is None else "gone", flush=True)
+    child.kill()
+    sys.exit(7)
+signal.signal(signal.SIGTERM, told)
+print("ready", flush=True)
+signal.pause()
+"""
+"""When it is told to end, says whether its child was told as well, and ends it."""
+
+
+@pytest.mark.parametrize(("alone", "child"), [(5.0, b"alive"), (0.0, b"gone")])
+def test_a_jobs_first_process_may_be_told_alone_and_end_the_others(host: Host, alone: float, child: bytes):
+    identity, said = jobs.new_id(), []
+    with reach(host.chain) as connection:
+        command = Command(["python3", "-c", KIND])
+        assert jobs.start(connection, host, command, identity) == identity
+        log = f"{host.root}/jobs/{identity}/log"
+        wait_until(lambda: connection.run(["cat", log]).stdout == b"ready\n", "the job")
+        assert jobs.stop(connection, host, identity, alone=alone).status == 7
+    jobs.follow(host, identity, said.append)
+    assert b"".join(said) == b"ready\n" + child + b"\n"

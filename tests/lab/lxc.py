@@ -37,9 +37,11 @@ def root_file_system() -> Path:
 
 
 @contextlib.contextmanager
-def container(name: str, files: Mapping[Path, Path] | None = None, *, bare: bool = False) -> Iterator[str]:
-    """A running container `name` in the default place, gone afterwards. `files` of this machine appear in it too. A
-    bare one has no Python, and this machine's network."""
+def container(
+    name: str, files: Mapping[Path, Path] | None = None, *, tar: Path | None = None, bare: bool = False
+) -> Iterator[str]:
+    """A running container `name` in the default place, gone afterwards, of the root file system in `tar`. `files` of
+    this machine appear in it too. A bare one has no Python, and this machine's network."""
     need(["lxc-start", "lxc-attach"], ["lxc"])
     place = Path("/var/lib/lxc") / name
     with contextlib.ExitStack() as stack:
@@ -50,7 +52,7 @@ def container(name: str, files: Mapping[Path, Path] | None = None, *, bare: bool
         stack.callback(_remove, name, place)
         (place / "rootfs").mkdir(parents=True)
         (place / MARK).touch()
-        subprocess.run(["tar", "-xf", str(root_file_system()), "-C", str(place / "rootfs")], check=True)
+        subprocess.run(["tar", "-xf", str(tar or root_file_system()), "-C", str(place / "rootfs")], check=True)
         if bare:
             make_bare(place / "rootfs")
         network = "none" if bare else "empty"

@@ -200,7 +200,7 @@ def test_a_full_disk_is_one_line_and_leaves_a_record(small_disk: Path, fault: st
 
 def test_only_local_hosts_are_run_on(lab: Lab):
     elsewhere = lab.plan(host="ssh:gpu1/pct:200")
-    with pytest.raises(UsageError, match="run on local only"):
+    with pytest.raises(UsageError, match="runs on local only"):
         execute(elsewhere, lab.root, Lines(io.StringIO()))
     assert not (lab.root / "runs").exists()
 

@@ -11,7 +11,7 @@ import torch
 
 from dflash.errors import StorageError
 from dflash.model.loss import accepted
-from dflash.training.metrics import MetricLog, Sums, read_metrics
+from dflash.training.metrics import MetricLog, Sums, gpu_memory, read_metrics
 from dflash.training.regions import Labels, Outcome
 
 CORRECT = torch.tensor([[1, 1, 0], [1, 0, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]]).bool()
@@ -115,3 +115,11 @@ def test_a_log_that_is_not_there_yet_has_no_rows(tmp_path: Path):
 def test_a_log_that_can_not_be_read_is_named(tmp_path: Path):
     with pytest.raises(StorageError, match=rf"^{tmp_path}: Is a directory"):
         read_metrics(tmp_path)
+
+
+def test_the_gpu_memory_of_each_worker_of_a_process_is_told_and_on_a_cpu_none(monkeypatch: pytest.MonkeyPatch):
+    peaks = {0: 1_500_000_000, 1: 20_000_000, None: 7_000_000_000}
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", peaks.__getitem__)
+    assert gpu_memory(range(2), "cuda") == {"gpu_gb": [1.5, 0.02]}
+    assert gpu_memory((5,), "cuda") == {"gpu_gb": [7.0]}
+    assert gpu_memory(range(2), "cpu") == {}

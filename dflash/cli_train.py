@@ -1,0 +1,164 @@
+"""What the verbs do that train on a host, and that follow, stop and resume such a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash import cli
+from dflash.errors import UsageError
+from dflash.hosts.inventory import Host, find_host
+
+if TYPE_CHECKING:
+    from dflash.pipeline.away import Order
+    from dflash.pipeline.errand import Errand
+    from dflash.pipeline.plan import Plan
+
+
+def train(
+    *,
+    pipeline: str,
+    host: str,
+    root: str,
+    environment: str,
+    wheels: str,
+    wait: bool,
+    overrides: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Plan a pipeline and run it, here or on a host, and say how it went. Exits with the status of the run."""
+    if "," in host:
+        cure = "give each a ./inv train of its own; they run side by side"
+        raise UsageError("train takes one host", where=f"--host {host}", cure=cure)
+    there = find_host(host, cli.HOME / "hosts.yaml")
+    if there.chain.is_local:
+        if environment or wheels or wait:
+            cure = "name a host that is not this machine, or leave them out"
+            raise UsageError("--environment, --wheels and --wait are for a run on a host", cure=cure)
+        cli.train(pipeline=pipeline, host=host, root=root, overrides=overrides, as_json=as_json)
+    from dflash.hosts.reach import reach
+    from dflash.pipeline.away import launch, prepare
+    from dflash.pipeline.show import show_plan
+
+    order = order_of(pipeline, there, environment, wheels, overrides)
+    with reach(there.chain) as connection:
+        ready = prepare(connection, order, lambda line: _tell(there.name, line))
+        show_plan(ready.plan, stream=sys.stderr)
+        errand, _ = launch(connection, ready, cli.root_of(root), waits=wait)
+    _tell(there.name, f"run {errand.run} has started, as job {errand.job}")
+    _follow(errand, cli.root_of(root), as_json)
+
+
+def plan(*, pipeline: str, host: str, root: str, overrides: Sequence[str], why: bool, as_json: bool) -> None:
+    """Say what a run would do. A host is asked, where it can be reached and has been made ready by a run before."""
+    from dflash.pipeline.show import show_plan
+
+    there = find_host(host, cli.HOME / "hosts.yaml")
+    made = _asked(pipeline, there, overrides) if not there.chain.is_local else None
+    made = made or cli.planned(pipeline, host, cli.root_of(root), overrides)
+    if as_json:
+        cli.print_json(made.as_json())
+    else:
+        show_plan(made, every_reason=why)
+
+
+def _asked(pipeline: str, host: Host, overrides: Sequence[str]) -> Plan | None:
+    from dflash.hosts.failures import HostError
+    from dflash.hosts.reach import reach
+    from dflash.pipeline.away import NotThere, prepare
+
+    order = order_of(pipeline, host, "", "", overrides)
+    try:
+        with reach(host.chain) as connection:
+            return prepare(connection, order, looks_only=True).plan
+    except (HostError, NotThere) as failure:
+        print(f"note: {failure}", file=sys.stderr)
+        return None
+
+
+def follow(*, run: str, root: str, as_json: bool = False) -> None:
+    """Follow a run that a host has to its end, and bring home what it made. Exits with the status of the run."""
+    from dflash.pipeline.errand import load_errand
+
+    _follow(load_errand(cli.root_of(root), run), cli.root_of(root), as_json)
+
+
+def stop(*, run: str, root: str) -> None:
+    """End every process of a run that a host has; it saves what it has first."""
+    from dflash.pipeline.errand import load_errand
+    from dflash.pipeline.following import fetch
+    from dflash.pipeline.following import stop as stop_run
+
+    folder = cli.root_of(root)
+    errand = load_errand(folder, run)
+    job = stop_run(errand)
+    fetch(errand, job, folder / "runs" / run)
+    _show(folder, run, as_json=False)
+    print(f"./inv resume {run} goes on with it", file=sys.stderr)
+
+
+def resume(*, run: str, root: str, wait: bool, as_json: bool) -> None:
+    """Go on with a run that a host had, as a new run of the same source, environment and pipeline."""
+    from dflash.hosts.reach import reach
+    from dflash.pipeline.away import again, launch, origin_of
+    from dflash.pipeline.errand import load_errand
+    from dflash.pipeline.show import show_plan
+
+    folder = cli.root_of(root)
+    before = load_errand(folder, run)
+    with reach(before.where.chain) as connection:
+        ready = again(connection, before, origin_of(folder / "runs" / run))
+        show_plan(ready.plan, stream=sys.stderr)
+        errand, _ = launch(connection, ready, folder, waits=wait)
+    _tell(errand.host, f"run {errand.run} goes on with {run}, as job {errand.job}")
+    _follow(errand, folder, as_json)
+
+
+def order_of(pipeline: str, host: Host, environment: str, wheels: str, overrides: Sequence[str]) -> Order:
+    """What `train` wants of a host. The environment is the one that is named, or else that of the pipeline's check."""
+    from dflash.cli_environments import folder_of
+    from dflash.pipeline.away import Order
+
+    loaded = cli.load(pipeline, overrides)
+    checks = [step for step in loaded.steps if step.kind.name == "check" and hasattr(step.config, "environment")]
+    if environment:
+        overrides = [*overrides, *(f"{step.name}.environment={environment}" for step in checks)]
+        loaded = cli.load(pipeline, overrides)
+    name = environment or next((step.config.environment for step in checks), "local")
+    return Order(loaded, tuple(overrides), host, folder_of(name), Path(wheels) if wheels else None)
+
+
+def _follow(errand: Errand, root: Path, as_json: bool) -> None:
+    from dflash.pipeline.following import fetch, follow
+    from dflash.pipeline.view import view_for
+
+    try:
+        job, failure = follow(errand, view_for(sys.stderr))
+    except KeyboardInterrupt:
+        again = f"./inv follow {errand.run} looks on again, ./inv stop {errand.run} ends it"
+        print(f"\n{errand.host} goes on with the run; {again}", file=sys.stderr)
+        raise
+    fetch(errand, job, root / "runs" / errand.run)
+    _show(root, errand.run, as_json)
+    if failure:
+        raise failure
+    if job.code > 128:
+        print(f"interrupted; ./inv resume {errand.run} goes on from here", file=sys.stderr)
+    sys.exit(job.code)
+
+
+def _show(root: Path, run: str, as_json: bool) -> None:
+    from dflash.pipeline.record import load_record
+    from dflash.pipeline.show import show_record
+
+    record = load_record(root, run)
+    if as_json:
+        cli.print_json(record)
+    else:
+        show_record(record, str(root / "runs" / run))
+
+
+def _tell(host: str, line: str) -> None:
+    print(f"{host}: {line}", file=sys.stderr, flush=True)

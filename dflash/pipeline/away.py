@@ -1,0 +1,277 @@
+"""Send a run to another machine: everything that it takes there, then its runner as a detached job.
+
+The runner itself is there, and what is here only looks on: nothing of a run is left to the caller. What is there
+already is not sent again, so that a second run starts at once.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from secrets import token_hex
+from typing import Any
+
+from dflash.atomic import write_json
+from dflash.environments.lock import read_lock
+from dflash.environments.programs import Errors, HostPrograms
+from dflash.environments.remote import ID_LENGTH, HostEnvironments, Tell
+from dflash.errors import (
+    BusyError,
+    DataError,
+    DFlashError,
+    EnvironmentMismatch,
+    StorageError,
+    UsageError,
+    storage_error,
+)
+from dflash.hosts import jobs
+from dflash.hosts.command import Command, Script
+from dflash.hosts.connection import Connection
+from dflash.hosts.failures import LostConnection
+from dflash.hosts.inventory import DEFAULT_ROOT, Host
+from dflash.hosts.package import send_files, where
+from dflash.pipeline.belongings import belongings, look, override, parcel, place_of, require, send
+from dflash.pipeline.errand import Errand
+from dflash.pipeline.far import pipeline_of
+from dflash.pipeline.kinds import DEFAULT_KINDS
+from dflash.pipeline.lock import Owner
+from dflash.pipeline.plan import Plan, PlannedStep, needs_gpu
+from dflash.pipeline.record import Sender, new_record, new_run
+from dflash.pipeline.schema import Pipeline
+from dflash.pipeline.source import Origin, snapshot
+
+_ERRORS: Errors = {2: UsageError, 3: EnvironmentMismatch, 4: DataError, 5: StorageError}
+
+
+def unchecked(connection: Connection, host: Host, pipeline: Pipeline) -> None:
+    """No check but the pipeline's own step, there."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is wanted: a checked pipeline with the `overrides` that it was read with, on a host, in the environment that
+    is declared in a folder, made of `wheels` where it is not there. `check` is called before anything is done there,
+    and raises what keeps a run from starting."""
+
+    pipeline: Pipeline
+    overrides: tuple[str, ...]
+    host: Host
+    environment: Path
+    wheels: Path | None = None
+    kinds: str = DEFAULT_KINDS
+    check: Callable[[Connection, Host, Pipeline], object] = unchecked
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Everything is there: `plan` is what would be done, and `held` who is at work in that root. `resumes` is the
+    errand that this goes on with, if it does."""
+
+    host: Host
+    environment: str
+    generation: str
+    python: str
+    source: str
+    origin: Origin
+    request: Mapping[str, Any]
+    plan: Plan
+    held: Owner | None
+    resumes: Errand | None = None
+
+
+class NotThere(UsageError):
+    """Something that a run takes is not at its host yet."""
+
+
+def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None, *, looks_only: bool = False) -> Ready:
+    """Have all that a run takes at its host: environment, source, data; and plan it there. `tell` gets a line for each
+    thing that takes a while. With `looks_only` nothing is put there but the source.
+
+    Raises:
+        UsageError: a path of the pipeline is nowhere; nothing has been done then.
+        NotThere: `looks_only`, and the environment or some data would have to be put there first.
+        DFlashError: what `order.check` raises. EnvironmentMismatch: the environment can not be made there.
+        HostError: the host, or something can not be written there. StorageError: something can not be read here.
+    """
+    found = list(belongings(order.pipeline))
+    parcels = {each: parcel(each) for each in found if not each.is_there}
+    home, there = look(connection, [each.name for each in found if each.is_there])
+    require(found, there, connection.layer)
+    root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)
+    host = replace(order.host, root=root)
+    if not looks_only:
+        order.check(connection, host, order.pipeline)
+    generation, python = _environment(connection, host, order, tell, looks_only)
+    content, origin = snapshot()
+    source = send_files(connection, host, content)
+    _, kept = look(connection, [place_of(root, each) for each in parcels.values()])
+    for belonging, packed in parcels.items():
+        if not kept[place_of(root, packed)]:
+            if looks_only:
+                raise NotThere(f"{belonging.name} has not been sent yet", where=connection.layer)
+            tell(f"sending {belonging.name}")
+            send(connection, root, packed)
+    moved = [override(belonging, root, packed) for belonging, packed in parcels.items()]
+    request = {
+        "pipeline": {"name": Path(order.pipeline.file).name, "text": _text(Path(order.pipeline.file))},
+        "overrides": [*order.overrides, *moved],
+        "host": {"name": host.name, "gpus": host.gpus},
+        "kinds": order.kinds,
+    }
+    plan, held = _planned(connection, host, python, source, request, order.pipeline)
+    return Ready(host, order.environment.name, generation, python, source, origin, request, plan, held)
+
+
+def again(connection: Connection, errand: Errand, origin: Origin) -> Ready:
+    """What a run took, ready once more: the same source, whose origin is known, generation, pipeline and data.
+
+    Raises:
+        UsageError: the source or the generation is not there any more.
+        HostError: the host.
+    """
+    host = errand.where
+    request = {name: value for name, value in errand.request.items() if name != "sender"}
+    source = where(connection, host, PurePosixPath(errand.source).name)
+    _, there = look(connection, [errand.python])
+    if not there[errand.python] or not source:
+        gone = "source" if there[errand.python] else f"environment {errand.environment} {errand.generation}"
+        cure = "./inv train --host with the same options starts anew, and skips what is finished"
+        raise UsageError(f"the {gone} of run {errand.run} is not there any more", where=errand.chain, cure=cure)
+    with tempfile.TemporaryDirectory(prefix="dflash-again-") as folder:
+        pipeline = pipeline_of(request, Path(folder))
+    plan, held = _planned(connection, host, errand.python, source, request, pipeline)
+    return Ready(
+        host, errand.environment, errand.generation, errand.python, source, origin, request, plan, held, errand
+    )
+
+
+def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = False) -> tuple[Errand, Path]:
+    """Start the run's job there; the errand, and its folder below `root` here. All that it takes to find the run again
+    is written before it starts. With `waits`, a run that is at work in that root is waited for, there.
+
+    Raises:
+        BusyError: another run is at work there, which is named.
+        HostError: the host. StorageError: the folder here can not be written.
+    """
+    if ready.held and not waits:
+        cure = f"wait for it with --wait, or end it: ./inv stop {ready.held.run}, where it was started"
+        raise BusyError(f"{ready.held} is at work there", where=f"{connection.layer}: {ready.host.root}", cure=cure)
+    try:
+        folder = new_run(root, f"{ready.plan.pipeline.name}-{token_hex(2)}")
+        errand = _errand(ready, folder.name, waits)
+        _write(ready, errand, folder)
+    except OSError as failure:
+        raise storage_error(failure, failure.filename or root) from failure
+    argv = [errand.python, "-P", "-m", "dflash.pipeline.far", "run", errand.root]
+    request = Script("request.json", json.dumps(errand.request).encode(), len(argv))
+    # Compiled Python lies apart from source and environment, which are compared file by file; without any, each step
+    # would compile all of torch's.
+    variables = {"PYTHONPATH": errand.source, "PYTHONPYCACHEPREFIX": f"{errand.root}/pycache"}
+    command = Command(argv, variables, errand.source, request)
+    try:
+        if errand.environment:
+            HostEnvironments(connection, ready.host).pin(errand.environment, errand.generation, errand.first)
+        jobs.start(connection, ready.host, command, errand.job)
+    except LostConnection as failure:
+        failure.cure = f"./inv follow {errand.run} says whether it has started"
+        raise
+    except DFlashError:
+        replace(errand, ended={"state": "never started"}).write(folder)
+        raise
+    return errand, folder
+
+
+def origin_of(folder: Path) -> Origin:
+    """Where the source of a run came from, as its folder here says. Raises StorageError."""
+    try:
+        commit = json.loads((folder / "source.json").read_bytes())["commit"]
+        patch = folder / "source.patch"
+        return Origin(commit, patch.read_bytes() if patch.exists() else b"")
+    except OSError as failure:
+        raise storage_error(failure, failure.filename or folder) from failure
+
+
+def _environment(connection: Connection, host: Host, order: Order, tell: Tell, looks_only: bool) -> tuple[str, str]:
+    """The generation of the declared lock there, the one in use before others, and its Python. On this machine it is
+    the environment that runs this."""
+    if host.chain.is_local:
+        return "", sys.executable
+    name, environments = order.environment.name, HostEnvironments(connection, host, tell)
+    lock = read_lock(order.environment / "requirements.lock").id[:ID_LENGTH]
+
+    def made() -> list[dict[str, Any]]:
+        rows = [row for row in environments.listed(name) if row["finished"] and row["id"].split("-")[0] == lock]
+        return sorted(rows, key=lambda row: bool(row["current"]))
+
+    rows = made()
+    if not rows:
+        if looks_only:
+            raise NotThere(f"the environment {name} ({lock}) has not been made yet", where=connection.layer)
+        tell(f"making the environment {name} ({lock})")
+        environments.use(name, environments.create(order.environment, wheels=order.wheels).id)
+        rows = made()
+    return rows[-1]["id"], f"{rows[-1]['path']}/bin/python"
+
+
+def _planned(
+    connection: Connection, host: Host, python: str, source: str, request: Mapping[str, Any], pipeline: Pipeline
+) -> tuple[Plan, Owner | None]:
+    programs = HostPrograms(connection, host, python=python, package=source)
+    words = ("dflash.pipeline.far", "plan", programs.root)
+    answer = json.loads(programs.run(*words, errors=_ERRORS, stdin=json.dumps(request).encode()))
+    steps = tuple(_step(pipeline, each) for each in answer["plan"]["steps"])
+    return Plan(pipeline, host, steps), answer["held"] and Owner(**answer["held"])
+
+
+def _step(pipeline: Pipeline, told: Mapping[str, Any]) -> PlannedStep:
+    step = pipeline.step(told["name"])
+    return PlannedStep(step, told["fields"], told["key"], told["status"], tuple(told["why"]), needs_gpu(step, pipeline))
+
+
+def _errand(ready: Ready, run: str, waits: bool) -> Errand:
+    origin, resumes = ready.origin, ready.resumes
+    owner = f"{getpass.getuser()}@{socket.gethostname()}"
+    assert ready.host.root is not None
+    return Errand(
+        run=run,
+        host=ready.host.name,
+        chain=str(ready.host.chain),
+        root=ready.host.root,
+        job=jobs.new_id(),
+        environment=ready.environment if ready.generation else "",
+        generation=ready.generation,
+        python=ready.python,
+        source=ready.source,
+        request={**ready.request, "sender": asdict(Sender(run, owner, origin.commit, origin.dirty, waits))},
+        started=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        first=resumes.first if resumes else run,
+    )
+
+
+def _write(ready: Ready, errand: Errand, folder: Path) -> None:
+    origin = ready.origin
+    code = {"commit": origin.commit, "dirty": origin.dirty, "digest": PurePosixPath(errand.source).name}
+    write_json(folder / "source.json", code)
+    if origin.patch:
+        (folder / "source.patch").write_bytes(origin.patch)
+    write_json(folder / "plan.json", ready.plan.as_json())
+    errand.write(folder)
+    write_json(folder / "record.json", new_record(errand.run, ready.plan, Path(errand.root), _sender(errand)))
+
+
+def _sender(errand: Errand) -> Sender:
+    return Sender(**errand.request["sender"])
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as failure:
+        raise storage_error(failure, file) from failure

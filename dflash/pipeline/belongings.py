@@ -1,0 +1,142 @@
+"""What a pipeline reads from outside itself, and where that is for a run on another machine.
+
+A setting that names an absolute path means one there. A relative one means this machine's: a file, a folder or a
+pattern, which goes along into ROOT/data/ID/, named by a hash of all of it, and is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+from dflash.atomic import sha256
+from dflash.errors import UsageError, storage_error
+from dflash.hosts import files
+from dflash.hosts.command import Command
+from dflash.hosts.connection import Connection
+from dflash.hosts.failures import HostError
+from dflash.pipeline.files import canonical, digest
+from dflash.pipeline.schema import Pipeline
+
+ID_LENGTH = 16
+
+
+@dataclass(frozen=True)
+class Belonging:
+    """One setting, `step.key`, and what it names."""
+
+    setting: str
+    name: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it means a path of the other machine."""
+        return os.path.isabs(self.name)
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What goes along for a setting: files here by their paths in the parcel, and which of those it names."""
+
+    files: dict[str, Path]
+    named: str
+    id: str
+
+
+def belongings(pipeline: Pipeline) -> Iterator[Belonging]:
+    """Every setting of a pipeline that names a path."""
+    for step in pipeline.steps:
+        for path in step.kind.paths:
+            name = reduce(getattr, path.split("."), step.config)
+            if name is not None:
+                yield Belonging(f"{step.name}.{path}", name)
+
+
+def parcel(belonging: Belonging) -> Parcel:
+    """Read what a relative path names here.
+
+    Raises:
+        UsageError: nothing of that name is here.
+        StorageError: a file can not be read.
+    """
+    base, named = _split(belonging.name)
+    try:
+        found = {str(path.relative_to(base)): path for path in _found(base, named) if path.is_file()}
+        if not found:
+            cure = "a relative path is sent along, an absolute one must be there: check it, or name one that is there"
+            raise UsageError(f"{belonging.name} is not on this machine", where=belonging.setting, cure=cure)
+        hashes = sorted((name, sha256(path)) for name, path in found.items())
+    except OSError as failure:
+        raise storage_error(failure, failure.filename or belonging.name) from failure
+    return Parcel(found, named, digest(canonical(hashes))[:ID_LENGTH])
+
+
+def _split(name: str) -> tuple[Path, str]:
+    """The folder that a parcel is packed from, and the name or pattern below it."""
+    path = Path(name)
+    if path.exists() or not glob.has_magic(name):
+        return path.parent, path.name
+    depth = next(depth for depth, part in enumerate(path.parts) if glob.has_magic(part))
+    return Path(*path.parts[:depth]), str(Path(*path.parts[depth:]))
+
+
+def _found(base: Path, named: str) -> Iterator[Path]:
+    path = base / named
+    if path.is_dir():
+        yield from path.rglob("*")
+    elif path.exists():
+        yield path
+    else:
+        yield from (base / each for each in glob.glob(named, root_dir=base, recursive=True))
+
+
+# A name's parts are never split, only its pattern is looked for; all of it comes as words of argv.
+_LOOK = 'printf "%s\\n" "$HOME"; IFS=; for name; do set -- $name; if [ -e "$1" ]; then echo 1; else echo 0; fi; done'
+
+
+def look(connection: Connection, names: Sequence[str]) -> tuple[str, dict[str, bool]]:
+    """The home there, and which of `names`, paths or patterns, are there. Raises HostError."""
+    (said,) = connection.gather([Command(["sh", "-c", _LOOK, "sh", *names])])
+    if isinstance(said, HostError):
+        raise said
+    home, *answers = said.stdout.decode(errors="surrogateescape").splitlines()
+    return home, {name: answer == "1" for name, answer in zip(names, answers, strict=True)}
+
+
+def require(found: Sequence[Belonging], there: dict[str, bool], layer: str) -> None:
+    """Raise UsageError, before anything is done there, for the first absolute path that is not there."""
+    for each in found:
+        if each.is_there and not there[each.name]:
+            cure = f"put it there (./inv put), or name a path on this machine that is relative: --set {each.setting}=…"
+            raise UsageError(f"{each.name} is not there", where=f"{layer}: {each.setting}", cure=cure)
+
+
+def place_of(root: str, packed: Parcel) -> str:
+    """The parcel's folder there."""
+    return f"{root}/data/{packed.id}"
+
+
+def override(belonging: Belonging, root: str, packed: Parcel) -> str:
+    """The setting as it must be for the run there."""
+    return f"{belonging.setting}={json.dumps(f'{place_of(root, packed)}/{packed.named}')}"
+
+
+def send(connection: Connection, root: str, packed: Parcel) -> None:
+    """Put a parcel's files there: beside their place first, so that they are in it all at once. What broke off is gone
+    on with.
+
+    Raises:
+        TransferFailed, LostConnection: the host.
+    """
+    place = place_of(root, packed)
+    for name, path in packed.files.items():
+        files.put(connection, path, f"{place}.part/{name}")
+    result = connection.run(["mv", "-T", f"{place}.part", place])
+    if result.code and not look(connection, [place])[1][place]:  # another caller may have brought the same
+        said = result.stderr.decode(errors="replace").strip().splitlines()
+        raise files.TransferFailed(said[-1] if said else f"mv ended with {result.code}", layer=connection.layer)

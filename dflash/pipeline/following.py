@@ -1,0 +1,147 @@
+"""Follow a run that another machine has, and bring home what it made."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from dflash.environments.remote import HostEnvironments
+from dflash.errors import DFlashError, StepFailed, UsageError
+from dflash.hosts import files, jobs
+from dflash.hosts.connection import Connection
+from dflash.hosts.failures import LostConnection, Unreachable
+from dflash.hosts.jobs import Job
+from dflash.hosts.reach import reach
+from dflash.pipeline.belongings import look
+from dflash.pipeline.errand import Errand
+from dflash.pipeline.process import GRACE_S
+from dflash.pipeline.view import View
+
+_MARGIN_S = 10.0
+"""What a runner needs beyond the time that it gives to its step, when it is told to end."""
+
+_TOLD = ("started", "progress", "note", "finished")
+
+
+class Replay:
+    """Tells a view what the lines of a job's log say, and keeps how the run ended."""
+
+    def __init__(self, view: View) -> None:
+        self._view, self._rest = view, b""
+        self.ended: dict[str, Any] | None = None
+
+    def __call__(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._tell(line.decode(errors="replace"))
+
+    def _tell(self, line: str) -> None:
+        try:
+            event = json.loads(line)
+            kind = event.pop("event")
+        except (ValueError, AttributeError, KeyError, TypeError):
+            self._view.note("run", line)  # what a library says, or a traceback
+            return
+        if kind == "ended":
+            self.ended = event
+        elif kind in _TOLD:
+            getattr(self._view, kind)(**event)
+
+
+def follow(errand: Errand, view: View) -> tuple[Job, StepFailed | None]:
+    """Tell `view` what happens in a run until it ends, from its beginning; how its job ended, and why if it failed.
+
+    A connection that breaks is opened again. Leaving this, by Ctrl-C say, leaves the run as it is.
+
+    Raises:
+        UsageError: its job never started.
+        HostError: the host can not be reached, or could not be again for jobs.PATIENCE_S.
+    """
+    replay = Replay(view)
+    with view, _started(errand):
+        job = jobs.follow(errand.where, errand.job, replay)
+    return job, _failure(errand, job, replay.ended)
+
+
+def _failure(errand: Errand, job: Job, ended: dict[str, Any] | None) -> StepFailed | None:
+    if ended is None:
+        how = "was lost: its host was restarted, or its keeper killed" if job.state == "lost" else f"ended ({job.code})"
+        cure = f"./inv resume {errand.run} goes on; its log: ./inv follow {errand.job} --host {errand.host}"
+        return StepFailed(f"the run {how}", status=job.code or 1, where=errand.chain, cure=cure)
+    if error := ended["error"]:
+        where = f"{errand.chain}: {error['where']}" if error["where"] else errand.chain
+        return StepFailed(error["what"], status=ended["exit_code"], where=where, cure=error["cure"])
+    return None
+
+
+def stop(errand: Errand) -> Job:
+    """End every process of a run; how its job ended. Its runner is told first, and lets the step save what it has.
+
+    Raises:
+        UsageError: its job never started. HostError: the host.
+    """
+    host = errand.where
+    with reach(host.chain) as connection, _started(errand):
+        return jobs.stop(connection, host, errand.job, alone=GRACE_S + _MARGIN_S)
+
+
+@contextlib.contextmanager
+def _started(errand: Errand) -> Iterator[None]:
+    """That there is no such job means that whoever sent the run came no further than to note it."""
+    try:
+        yield
+    except UsageError as failure:
+        what, cure = f"run {errand.run} never started there", f"./inv resume {errand.run} starts it"
+        raise UsageError(what, where=errand.chain, cure=cure) from failure
+
+
+@retry(
+    retry=retry_if_exception_type((LostConnection, Unreachable)),
+    stop=stop_after_attempt(6),
+    wait=wait_random_exponential(max=10),
+    reraise=True,
+)
+def fetch(errand: Errand, job: Job, folder: Path) -> Errand:
+    """Bring a run that has ended into its folder here, and note its end: record, events, report and logs, the rows of
+    metrics.jsonl, and the drafter in `export/`. A generation that a finished run has pinned is let go.
+
+    Raises:
+        HostError: the host. StorageError: a file can not be written here.
+    """
+    with reach(errand.where.chain) as connection:
+        _, there = look(connection, [errand.folder])
+        if there[errand.folder]:  # one that failed before it began leaves none
+            files.get(connection, errand.folder, folder)
+        _fetch_made(connection, errand, folder)
+        if job.code == 0:
+            environments = HostEnvironments(connection, errand.where)
+            with contextlib.suppress(DFlashError):  # nothing is lost with a pin too many
+                environments.pin(errand.environment, "", errand.first)
+    ended = replace(errand, ended=asdict(job))
+    ended.write(folder)
+    return ended
+
+
+def _fetch_made(connection: Connection, errand: Errand, folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        record = json.loads((folder / "record.json").read_bytes())
+        wanted = dict(_made(record))
+        _, there = look(connection, [f"{errand.root}/{path}" for path in wanted])
+        for path, name in wanted.items():
+            if there[f"{errand.root}/{path}"]:
+                files.get(connection, f"{errand.root}/{path}", folder / name)
+
+
+def _made(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What of the steps' folders comes home: by its path below the root there, the name here."""
+    for step in record["steps"]:
+        if step["kind"] == "train" and step["status"] != "pending":
+            yield f"{step['folder']}/metrics.jsonl", "metrics.jsonl"
+        if step["kind"] == "export" and step["status"] in ("ok", "skipped"):
+            yield step["folder"], "export"

@@ -1,0 +1,309 @@
+"""A run that is sent elsewhere: what goes along, what is known of it here, and how it is followed, stopped, resumed."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dflash.errors import BusyError, DataError, UsageError
+from dflash.hosts import jobs, unpacking
+from dflash.hosts.chain import parse_chain
+from dflash.hosts.inventory import Host
+from dflash.hosts.reach import reach
+from dflash.pipeline import lock
+from dflash.pipeline.away import NotThere, Order, again, launch, origin_of, prepare
+from dflash.pipeline.belongings import Belonging, belongings, look, override, parcel, require
+from dflash.pipeline.errand import Errand, load_errand
+from dflash.pipeline.far import Telling
+from dflash.pipeline.following import Replay, fetch, follow, stop
+from dflash.pipeline.keys import HOME
+from dflash.pipeline.record import load_record
+from dflash.pipeline.source import snapshot
+from dflash.pipeline.view import Lines
+from tests.lab.service import wait_until
+from tests.pipeline.lab import Lab
+
+SHORT = """\
+name: short
+steps:
+  - name: target
+    uses: target
+    with: {corpus: corpus.txt}
+  - name: train
+    uses: train
+    needs: [target]
+"""
+KINDS = "tests.pipeline.sample_kinds:KINDS"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """This machine, with a root of its own, as if it were another."""
+    return Host("there", parse_chain("local"), str(tmp_path / "far"))
+
+
+@pytest.fixture
+def short(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    lab.file.write_text(SHORT)
+    (lab.root / "corpus.txt").write_text("text")
+    monkeypatch.chdir(lab.root)
+    return lab
+
+
+def order(lab: Lab, host: Host, *overrides: str) -> Order:
+    return Order(lab.load(*overrides), overrides, host, HOME / "envs" / "local", kinds=KINDS)
+
+
+def told(errand: Errand, word: str) -> str:
+    """The events of a run, once there is one with this word."""
+    log = Path(errand.folder) / "events.jsonl"
+    wait_until(lambda: log.exists() and word in log.read_text(), f"an event with {word}")
+    return log.read_text()
+
+
+def test_a_run_there_is_followed_and_comes_home_and_the_next_one_skips_it(short: Lab, host: Host):
+    said = io.StringIO()
+    with reach(host.chain) as there:
+        with pytest.raises(NotThere, match=r"local: corpus\.txt has not been sent yet"):
+            prepare(there, order(short, host), looks_only=True)
+        ready = prepare(there, order(short, host))
+        assert [each.status for each in ready.plan.steps] == ["run", "run"]
+        errand, folder = launch(there, ready, short.root)
+        assert load_errand(short.root, errand.run) == errand
+        assert load_record(short.root)["status"] == "running"  # as far as is known here
+        job, failure = follow(errand, Lines(said))
+        assert (job.code, failure) == (0, None)
+        fetch(errand, job, folder)
+        sent = json.loads((folder / "plan.json").read_text())["steps"][0]["config"]["corpus"]
+        assert sent.startswith(f"{host.root}/data/")
+        assert Path(sent).read_text() == "text"
+        assert [each.status for each in prepare(there, order(short, host), looks_only=True).plan.steps] == [
+            "skip",
+            "skip",
+        ]
+    record = load_record(short.root)
+    assert (record["id"], record["status"], record["host"]) == (folder.name, "ok", "there")
+    assert record["commit"] == json.loads((folder / "source.json").read_text())["commit"]
+    assert "train      ok after" in said.getvalue()
+    assert (folder / "metrics.jsonl").read_text().count("\n") == 5
+    assert "<svg" in (folder / "report.html").read_text()
+    assert (folder / "logs" / "train.log").exists()
+
+
+def test_a_stopped_run_is_gone_on_with_and_a_second_one_meanwhile_is_refused_by_name(short: Lab, host: Host):
+    slow = order(short, host, "train.steps=600", "train.seconds=0.1")
+    with reach(host.chain) as there:
+        errand, folder = launch(there, prepare(there, slow), short.root)
+        told(errand, '"done"')
+        ready = prepare(there, slow)
+        with pytest.raises(BusyError, match=rf"run {errand.run} of .+@.+ \(process \d+\) is at work there"):
+            launch(there, ready, short.root)
+        job = stop(errand)
+        assert job.code == 143
+        fetch(errand, job, folder)
+        assert load_record(short.root, errand.run)["status"] == "interrupted"
+        ready = again(there, load_errand(short.root, errand.run), origin_of(folder))
+        assert [each.status for each in ready.plan.steps] == ["skip", "resume"]
+        second, place = launch(there, ready, short.root)
+        assert (second.first, second.source) == (errand.run, errand.source)
+        assert re.search(r"starts at [1-9]", told(second, "starts at"))
+        assert stop(second).code == 143
+    assert json.loads((place / "source.json").read_text()) == json.loads((folder / "source.json").read_text())
+
+
+# --- what goes along
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    home = tmp_path / "project"
+    (home / "dflash").mkdir(parents=True)
+    (home / "dflash" / "one.py").write_text("one = 1\n")
+    (home / "run").write_text("#!/bin/sh\n")
+    (home / "run").chmod(0o755)
+    (home / ".gitignore").write_text("work/\n")
+    (home / "work").mkdir()
+    (home / "work" / "large").write_text("left")
+    git(home, "init", "-q")
+    git(home, "add", ".")
+    git(home, "-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "-m", "first")
+    return home
+
+
+def git(home: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(home), *words], check=True, capture_output=True, text=True).stdout
+
+
+def test_the_source_is_the_commit_with_what_was_changed_and_nothing_that_git_ignores(checkout: Path, tmp_path: Path):
+    clean, origin = snapshot(checkout)
+    assert (origin.commit, origin.dirty) == (git(checkout, "rev-parse", "HEAD").strip(), False)
+    (checkout / "dflash" / "one.py").unlink()
+    (checkout / "dflash" / "two.py").write_text("two = 2\n")
+    content, origin = snapshot(checkout)
+    place = Path(unpacking.take(str(tmp_path / "root"), unpacking.digest(content), content))
+    assert sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()) == [
+        ".gitignore",
+        "dflash/two.py",
+        "run",
+    ]
+    assert os.access(place / "run", os.X_OK)
+    assert unpacking.take(str(tmp_path / "root"), unpacking.digest(clean), b"") == ""
+    assert git(checkout, "status", "--porcelain").split() == ["D", "dflash/one.py", "??", "dflash/two.py"]
+    git(checkout, "stash", "-q", "--include-untracked")
+    subprocess.run(["git", "-C", str(checkout), "apply"], input=origin.patch, check=True)
+    assert snapshot(checkout)[0] == content
+
+
+def test_a_file_too_large_to_be_source_is_named(checkout: Path):
+    with (checkout / "rows.jsonl").open("wb") as file:
+        file.truncate(65_000_000)
+    with pytest.raises(UsageError, match=r"65 MB, 65 of them in rows.jsonl; move what is no source elsewhere"):
+        snapshot(checkout)
+
+
+def test_source_outside_of_git_is_what_a_run_needs(checkout: Path):
+    (checkout / ".git").rename(checkout / "was-git")
+    for name in ("envs", "pipelines"):
+        (checkout / name).mkdir()
+    content, origin = snapshot(checkout)
+    assert (origin.commit, origin.dirty) == (None, None)
+    assert b"one = 1" in content
+    assert b"bin/sh" not in content
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "named"),
+    [
+        ("rows.jsonl", ["rows.jsonl"], "rows.jsonl"),
+        ("set", ["set/a.jsonl", "set/deep/b.jsonl"], "set"),
+        ("set/*.jsonl", ["a.jsonl"], "*.jsonl"),
+        ("s*/**/*.jsonl", ["set/a.jsonl", "set/deep/b.jsonl"], "s*/**/*.jsonl"),
+    ],
+)
+def test_a_relative_path_goes_along(name: str, files: list[str], named: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "set" / "deep").mkdir(parents=True)
+    for file in ("rows.jsonl", "set/a.jsonl", "set/deep/b.jsonl"):
+        (tmp_path / file).write_text(file)
+    setting = Belonging("data.file", name)
+    packed = parcel(setting)
+    assert (sorted(packed.files), packed.named) == (files, named)
+    assert override(setting, "/root/x", packed) == f'data.file="/root/x/data/{packed.id}/{named}"'
+
+
+def test_a_path_that_is_nowhere_is_named_by_its_setting(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"^train.start: absent is not on this machine; a relative path is sent along"):
+        parcel(Belonging("train.start", "absent"))
+    (tmp_path / "it's [here] $HOME.jsonl").touch()
+    with reach(parse_chain("local")) as there:
+        names = [str(tmp_path / "it's*.jsonl"), str(tmp_path / "it's [here] $HOME.jsonl"), str(tmp_path / "absent; id")]
+        home, found = look(there, names)
+    assert (home, [found[name] for name in names]) == (os.environ["HOME"], [True, True, False])
+    with pytest.raises(UsageError, match=r"^gpu1: data.file: .*/absent; id is not there; put it there"):
+        require([Belonging("data.file", names[2])], found, "gpu1")
+
+
+def test_the_pipelines_own_settings_that_are_paths_are_known():
+    from dflash.pipeline.kinds import load_kinds
+    from dflash.pipeline.schema import load_pipeline
+
+    loaded = load_pipeline(HOME / "pipelines" / "dflash-8gpu.yaml", load_kinds(), ["train.start=drafts/one"])
+    assert [(each.setting, each.is_there) for each in belongings(loaded)] == [
+        ("target.folder", True),
+        ("data.file", True),
+        ("train.start", False),
+    ]
+
+
+# --- who is at work
+
+
+def test_a_lock_names_its_owner_is_waited_for_and_is_nothing_once_its_process_is_dead(tmp_path: Path):
+    told: list[str] = []
+
+    def waits(text: str) -> None:
+        told.append(text)
+        os.close(held)
+
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "lock").write_text(f"{os.getpid()} run-1 ann@desk\n")
+    assert lock.owner(tmp_path) is None
+    held = os.open(tmp_path / "work" / "lock", os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert lock.owner(tmp_path) == lock.Owner(os.getpid(), "run-1", "ann@desk")
+    refused = pytest.raises(BusyError, match=rf"run run-1 of ann@desk \(process {os.getpid()}\) is at work here")
+    with refused, lock.holding(tmp_path, "run-2"):
+        pass
+    with lock.holding(tmp_path, "run-2", "bob@desk", waits):
+        assert str(lock.owner(tmp_path)) == f"run run-2 of bob@desk (process {os.getpid()})"
+    assert told == [f"waits for run run-1 of ann@desk (process {os.getpid()})"]
+
+
+# --- what is known here
+
+
+def errand(**more: object) -> Errand:
+    made = Errand("r", "lab", "ssh:lab/lxc:7", "/root/x", "j", "local", "0", "/p", "/s", {}, "now", "r")
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def test_a_run_of_this_machine_or_none_or_a_damaged_note_is_one_line(tmp_path: Path):
+    folder = tmp_path / "runs" / "r"
+    with pytest.raises(UsageError, match="there is no run 'r'"):
+        load_errand(tmp_path, "r")
+    folder.mkdir(parents=True)
+    errand().write(folder)
+    assert load_errand(tmp_path, "r").where == Host("lab", parse_chain("ssh:lab/lxc:7"), "/root/x")
+    for text in ("{", "[]", '{"schema": 1}', '{"schema": 2}'):
+        (folder / "remote.json").write_text(text)
+        with pytest.raises(DataError, match=r"remote\.json"):
+            load_errand(tmp_path, "r")
+    (folder / "remote.json").unlink()
+    (folder / "record.json").write_text("{}")
+    with pytest.raises(UsageError, match="run r is one of this machine"):
+        load_errand(tmp_path, "r")
+
+
+def test_a_job_that_never_started_is_said_so(host: Host):
+    away = errand(chain="local", root=host.root, job=jobs.new_id())
+    with pytest.raises(UsageError, match=r"^local: run r never started there; \./inv resume r starts it"):
+        follow(away, Lines(io.StringIO()))
+    with pytest.raises(UsageError, match="run r never started there"):
+        stop(away)
+
+
+def test_what_a_view_is_told_there_is_told_here_however_it_is_cut():
+    read, write = os.pipe()
+    telling = Telling(write)
+    telling.started("train", "resume", ["it was started"])
+    for done in range(4):
+        telling.progress("train", done, 3, {"loss": 1.5})
+    telling.note("train", "a word")
+    telling.finished("train", "ok", 2.0, [])
+    telling.say("ended", exit_code=0, error=None)
+    os.write(write, b"Warning: of a library\n{}\n")
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        data = pipe.read()
+    said = io.StringIO()
+    replay = Replay(Lines(said, interval_s=0.0))
+    for byte in data:
+        replay(bytes([byte]))
+    assert replay.ended == {"exit_code": 0, "error": None}
+    assert [line.split(maxsplit=1)[1] for line in said.getvalue().splitlines()] == [
+        "goes on: it was started",
+        "0/3  loss 1.5",
+        "a word",
+        "3/3  loss 1.5",
+        "ok after 2.0 s",
+        "Warning: of a library",
+        "{}",
+    ]
