@@ -119,6 +119,16 @@ class Chain:
         """Whether the chain never leaves this machine and user."""
         return all(isinstance(hop, Local) for hop in self.hops)
 
+    @property
+    def container(self) -> Hop | None:
+        """The first hop into a container."""
+        return next((hop for hop in self.hops if isinstance(hop, Pct | Lxc | Incus | Lxd | Docker)), None)
+
+    @property
+    def host(self) -> Chain:
+        """The way to the machine that has the kernel: what comes before the first container."""
+        return Chain(self.hops[: self.hops.index(self.container)] or (Local(),)) if self.container else self
+
 
 FORMS = {
     "local": "local",

@@ -20,7 +20,7 @@ from dflash.provision.applying import apply
 from dflash.provision.checks.fixes import fixes_of
 from dflash.provision.checks.order import first_failing, judge
 from dflash.provision.checks.wanted import Wanted
-from dflash.provision.look import beside, container_of, host_chain, look, opened
+from dflash.provision.look import beside, look, opened
 
 REPOSITORY = Path(__file__).parents[2]
 Tell = Callable[[str], object]
@@ -93,7 +93,7 @@ def fix_host(before: Checked, tell: Tell, *, repository: Path = REPOSITORY) -> C
         return before
     for each in fixes:
         try:
-            apply(host_chain(host.chain), [each], tell)
+            apply(host.chain.host, [each], tell)
         except HostError:
             raise
         except DFlashError as failure:
@@ -103,7 +103,7 @@ def fix_host(before: Checked, tell: Tell, *, repository: Path = REPOSITORY) -> C
 
 def wanted(host: Host) -> Wanted:
     """What the inventory says of a host."""
-    return Wanted(gpus=host.gpus, container=container_of(host.chain), root=host.root or DEFAULT_ROOT)
+    return Wanted(gpus=host.gpus, container=host.chain.container, root=host.root or DEFAULT_ROOT)
 
 
 class Environments:

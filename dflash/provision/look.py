@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dflash.hosts.chain import Chain, Docker, Hop, Incus, Local, Lxc, Lxd, Pct
+from dflash.hosts.chain import Chain
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import HostError
 from dflash.hosts.reach import reach
@@ -22,19 +22,6 @@ from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Facts, read
 
 T = TypeVar("T")
-CONTAINERS = (Pct, Lxc, Incus, Lxd, Docker)
-
-
-def container_of(chain: Chain) -> Hop | None:
-    """The first hop into a container."""
-    return next((hop for hop in chain.hops if isinstance(hop, CONTAINERS)), None)
-
-
-def host_chain(chain: Chain) -> Chain:
-    """The way to the machine that has the kernel."""
-    container = container_of(chain)
-    hops = chain.hops[: chain.hops.index(container)] if container else chain.hops
-    return Chain(hops or (Local(),))
 
 
 @dataclass(frozen=True)
@@ -54,14 +41,14 @@ def opened(chain: Chain) -> Iterator[Way]:
     Raises:
         HostError: the host itself was not reached. That a container on it was not is part of the value.
     """
-    if container_of(chain) is None:
+    if chain.container is None:
         with reach(chain) as connection:
             yield Way(connection, connection)
         return
     later = beside(lambda: reach(chain))
     with contextlib.ExitStack() as stack:
         try:
-            host = stack.enter_context(reach(host_chain(chain)))
+            host = stack.enter_context(reach(chain.host))
         except HostError:
             with contextlib.suppress(HostError):
                 later().close()

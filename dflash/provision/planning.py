@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from dflash.errors import DFlashError, UsageError
-from dflash.hosts.chain import Chain, Docker, Hop, Incus, Local, Lxc, Lxd, Pct
+from dflash.hosts.chain import Chain
 from dflash.hosts.inventory import DEFAULT_ROOT, Host
 from dflash.provision.declaration import MachineSpec, PartSpec
 from dflash.provision.fact import Facts
@@ -98,7 +98,7 @@ def stages(host: Host, spec: MachineSpec, only: Sequence[str] = ()) -> list[Stag
     for name in only:
         if name not in NAMES:
             raise UsageError(f"there is no operation {name!r}", where="--only", cure=suggestion(name, NAMES, "names"))
-    before, container = split(host.chain)
+    container = host.chain.container
     made = spec.container
     if container is None:
         if made or spec.host != PartSpec():
@@ -108,17 +108,9 @@ def stages(host: Host, spec: MachineSpec, only: Sequence[str] = ()) -> list[Stag
     makers = [Named("container", each, f"container {container}") for each in on_host(container, made)] if made else []
     driver = [Named("driver", each, "NVIDIA driver inside") for each in inside(made)] if made else []
     return [
-        Stage(before, lambda login: _chosen([*_part(spec.host, login, _kernel(host, spec)), *makers], only)),
+        Stage(host.chain.host, lambda login: _chosen([*_part(spec.host, login, _kernel(host, spec)), *makers], only)),
         Stage(host.chain, lambda login: _chosen(_work(host, spec, login, driver), only)),
     ]
-
-
-def split(chain: Chain) -> tuple[Chain, Hop | None]:
-    """The chain before its first container, and that container's hop; the whole chain and None where there is none."""
-    for place, hop in enumerate(chain.hops):
-        if isinstance(hop, Pct | Lxc | Incus | Lxd | Docker):
-            return Chain(chain.hops[:place] or (Local(),)), hop
-    return chain, None
 
 
 def planned(operations: Iterable[Named], known: Facts, *, first: bool = False) -> list[Step]:

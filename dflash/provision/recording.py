@@ -17,7 +17,7 @@ from dflash.errors import DFlashError
 from dflash.hosts.chain import parse_chain
 from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Facts
-from dflash.provision.look import container_of, look, opened
+from dflash.provision.look import look, opened
 
 
 class _Dumper(yaml.SafeDumper):
@@ -45,7 +45,7 @@ def record(chain: str) -> str:
     with opened(parsed) as way:
         if way.failure:
             raise way.failure
-        found = look(way, Wanted(container=container_of(parsed)))
+        found = look(way, Wanted(container=parsed.container))
     document = {"host": outputs_of(found.host)}
     if found.inside is not None and found.inside is not found.host:
         document["inside"] = outputs_of(found.inside)

@@ -130,3 +130,19 @@ def test_names_of_the_inventory_are_told_from_chains():
     assert all(looks_like_chain(text) for text in ("local", "sudo", "ssh:gpu1", "a/b"))
     assert parse_chain("local/local").is_local
     assert not parse_chain("local/sudo").is_local
+
+
+@pytest.mark.parametrize(
+    ("chain", "host", "container"),
+    [
+        ("local", "local", None),
+        ("ssh:root@gpu1", "ssh:root@gpu1", None),
+        ("ssh:root@gpu1/pct:200", "ssh:root@gpu1", "pct:200"),
+        ("ssh:a/sudo/lxc:b/docker:c", "ssh:a/sudo", "lxc:b"),
+        ("docker:c", "local", "docker:c"),
+    ],
+)
+def test_the_host_is_what_comes_before_the_first_container(chain: str, host: str, container: str | None):
+    parsed = parse_chain(chain)
+    assert str(parsed.host) == host
+    assert parsed.container == (parse_chain(container).hops[0] if container else None)

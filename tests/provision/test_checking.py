@@ -18,7 +18,7 @@ from dflash.provision.checks.fixes import FIXES, fixes_of
 from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Fact, read
 from dflash.provision.facts.gpus import GPUS
-from dflash.provision.look import container_of, host_chain, opened
+from dflash.provision.look import opened
 from dflash.provision.operations.persistence import PersistenceMode
 from dflash.provision.operations.uvm import UvmDevice
 
@@ -37,22 +37,6 @@ ASLEEP = Finding("warn", "persistence", "off on GPU 0, 1", name="no-persistence"
 @pytest.fixture
 def here(tmp_path: Path) -> Host:
     return Host("here", parse_chain("local"), root=str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("chain", "host", "container"),
-    [
-        ("local", "local", None),
-        ("ssh:root@gpu1", "ssh:root@gpu1", None),
-        ("ssh:root@gpu1/pct:200", "ssh:root@gpu1", "pct:200"),
-        ("ssh:a/sudo/lxc:b/docker:c", "ssh:a/sudo", "lxc:b"),
-        ("docker:c", "local", "docker:c"),
-    ],
-)
-def test_the_host_is_what_comes_before_the_first_container(chain: str, host: str, container: str | None) -> None:
-    parsed = parse_chain(chain)
-    assert str(host_chain(parsed)) == host
-    assert container_of(parsed) == (parse_chain(container).hops[0] if container else None)
 
 
 def test_this_machine_is_checked_layer_by_layer_and_lacks_the_gpus_that_the_inventory_counts(here: Host) -> None:

@@ -12,7 +12,7 @@ from dflash.hosts.inventory import Host
 from dflash.provision.container import ContainerSpec
 from dflash.provision.declaration import MachineSpec, MountSpec, PartSpec
 from dflash.provision.facts.users import Login
-from dflash.provision.planning import Named, split, stages
+from dflash.provision.planning import Named, stages
 
 ROOT, OPS = Login(0, "root", "/root"), Login(1000, "ops", "/home/ops")
 WHOLE: dict[str, Any] = {
@@ -78,19 +78,6 @@ def test_the_default_root_is_in_the_home_of_who_logs_in():
 
 def test_here_environments_are_made_with_our_own_uv():
     assert planned("local", MachineSpec()) == [("local", ["python", "directories", "directories"])]
-
-
-@pytest.mark.parametrize(
-    ("chain", "before"),
-    [
-        ("ssh:gpu1/pct:200", "ssh:gpu1"),
-        ("ssh:gpu1/sudo/lxc:box/docker:trainer", "ssh:gpu1/sudo"),
-        ("docker:trainer", "local"),
-        ("ssh:gpu1/sudo", "ssh:gpu1/sudo"),
-    ],
-)
-def test_the_machine_with_the_kernel_is_what_leads_to_the_first_container(chain: str, before: str):
-    assert str(split(parse_chain(chain))[0]) == before
 
 
 @pytest.mark.parametrize("spec", [MachineSpec(container=ContainerSpec("debian")), MachineSpec(host=PartSpec(user="x"))])
