@@ -171,10 +171,7 @@ def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = Fa
         raise storage_error(failure, failure.filename or root) from failure
     argv = [errand.python, "-P", "-m", "dflash.pipeline.far", "run", errand.root]
     request = Script("request.json", json.dumps(errand.request).encode(), len(argv))
-    # Compiled Python lies apart from source and environment, which are compared file by file; without any, each step
-    # would compile all of torch's.
-    variables = {"PYTHONPATH": errand.source, "PYTHONPYCACHEPREFIX": f"{errand.root}/pycache"}
-    command = Command(argv, variables, errand.source, request)
+    command = Command(argv, _variables(errand), errand.source, request)
     try:
         if errand.environment:
             HostEnvironments(connection, ready.host).pin(errand.environment, errand.generation, errand.first)
@@ -268,6 +265,14 @@ def _write(ready: Ready, errand: Errand, folder: Path) -> None:
 
 def _sender(errand: Errand) -> Sender:
     return Sender(**errand.request["sender"])
+
+
+def _variables(errand: Errand) -> dict[str, str]:
+    """Compiled Python lies apart from the source and the generation, which are compared file by file. A generation
+    comes without any: each step would compile all of torch's again."""
+    if not errand.generation:
+        return {"PYTHONPATH": errand.source, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {"PYTHONPATH": errand.source, "PYTHONPYCACHEPREFIX": f"{errand.root}/pycache"}
 
 
 def _text(file: Path) -> str:

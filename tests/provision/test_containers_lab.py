@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.lab.lxc import free_name, root_file_system
 from tests.lab.lxd import IMAGE as LXD_IMAGE
 from tests.lab.lxd import lxc as client
 from tests.lab.lxd import lxd_instance
+from tests.lab.service import alone
 from tests.provision.carrying_out import carry_out, changes
 
 pytestmark = pytest.mark.nightly
@@ -46,6 +48,13 @@ LAB = (
     "lxc.init.cmd = /usr/bin/sleep infinity",
     "lxc.signal.halt = SIGKILL",  # a sleep that is pid 1 heeds no other
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lab() -> Iterator[None]:
+    """Waited for once, not before each container."""
+    with alone():
+        yield
 
 
 def here() -> Connection:
