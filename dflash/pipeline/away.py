@@ -40,6 +40,7 @@ from dflash.hosts.package import send_files, where
 from dflash.pipeline.belongings import belongings, look, override, parcel, place_of, require, send
 from dflash.pipeline.errand import Errand
 from dflash.pipeline.far import pipeline_of
+from dflash.pipeline.fitness import require_fit
 from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.lock import Owner
 from dflash.pipeline.plan import Plan, PlannedStep, needs_gpu
@@ -48,10 +49,6 @@ from dflash.pipeline.schema import Pipeline
 from dflash.pipeline.source import Origin, snapshot
 
 _ERRORS: Errors = {2: UsageError, 3: EnvironmentMismatch, 4: DataError, 5: StorageError}
-
-
-def unchecked(connection: Connection, host: Host, pipeline: Pipeline) -> None:
-    """No check but the pipeline's own step, there."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class Order:
     environment: Path
     wheels: Path | None = None
     kinds: str = DEFAULT_KINDS
-    check: Callable[[Connection, Host, Pipeline], object] = unchecked
+    check: Callable[[Host, Pipeline], object] = require_fit
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)
     host = replace(order.host, root=root)
     if not looks_only:
-        order.check(connection, host, order.pipeline)
+        order.check(host, order.pipeline)
     generation, python = _environment(connection, host, order, tell, looks_only)
     content, origin = snapshot()
     source = send_files(connection, host, content)

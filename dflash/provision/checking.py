@@ -60,8 +60,9 @@ class Checked:
         }
 
 
-def check_host(host: Host, *, repository: Path = REPOSITORY) -> Checked:
+def check_host(host: Host, *, environments: bool = True, repository: Path = REPOSITORY) -> Checked:
     """Look at a host and at the end of its chain, and judge both. A container that can not be reached is a finding.
+    Without `environments`, those in use there are not looked at.
 
     Raises:
         HostError: the host itself can not be reached, or the connection broke.
@@ -69,7 +70,7 @@ def check_host(host: Host, *, repository: Path = REPOSITORY) -> Checked:
     begun = time.monotonic()
     with opened(host.chain) as way:
         later = beside(lambda: look(way, wanted(host)))
-        used = Environments(way.inside, host, repository) if way.inside else None
+        used = Environments(way.inside, host, repository) if way.inside and environments else None
         findings, drivers = (list(used.findings()), used.drivers()) if used else ([], [])
         seen = later()
         want = replace(wanted(host), min_driver=max(drivers, key=_numbers, default=None), now=seen.began)
