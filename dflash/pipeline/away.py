@@ -19,6 +19,7 @@ from secrets import token_hex
 from typing import Any
 
 from dflash.atomic import write_json
+from dflash.environments.installed import parse_stamp
 from dflash.environments.lock import read_lock
 from dflash.environments.programs import Errors, HostPrograms
 from dflash.environments.remote import ID_LENGTH, HostEnvironments, Tell
@@ -49,6 +50,10 @@ from dflash.pipeline.schema import Pipeline
 from dflash.pipeline.source import Origin, snapshot
 
 _ERRORS: Errors = {2: UsageError, 3: EnvironmentMismatch, 4: DataError, 5: StorageError}
+
+
+IMAGE = "/opt/env"
+"""Where an image has its environment (docker/environment.sh)."""
 
 
 @dataclass(frozen=True)
@@ -194,11 +199,14 @@ def origin_of(folder: Path) -> Origin:
 
 def _environment(connection: Connection, host: Host, order: Order, tell: Tell, looks_only: bool) -> tuple[str, str]:
     """The generation of the declared lock there, the one in use before others, and its Python. On this machine it is
-    the environment that runs this."""
+    the environment that runs this; in a container of an image that was built from that lock, the image's."""
     if host.chain.is_local:
         return "", sys.executable
     name, environments = order.environment.name, HostEnvironments(connection, host, tell)
     lock = read_lock(order.environment / "requirements.lock").id[:ID_LENGTH]
+
+    if python := image_python(connection, lock):
+        return "", python
 
     def made() -> list[dict[str, Any]]:
         rows = [row for row in environments.listed(name) if row["finished"] and row["id"].split("-")[0] == lock]
@@ -212,6 +220,12 @@ def _environment(connection: Connection, host: Host, order: Order, tell: Tell, l
         environments.use(name, environments.create(order.environment, wheels=order.wheels).id)
         rows = made()
     return rows[-1]["id"], f"{rows[-1]['path']}/bin/python"
+
+
+def image_python(connection: Connection, lock: str, prefix: str = IMAGE) -> str:
+    """The Python of an image's own environment, if that was made from a lock whose id begins with `lock`; or ""."""
+    stamp = parse_stamp(connection.run(["cat", f"{prefix}/dflash-stamp"]).stdout.decode(errors="replace"))
+    return f"{prefix}/bin/python" if stamp.get("lock", "").startswith(lock) else ""
 
 
 def _planned(

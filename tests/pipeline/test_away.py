@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from dflash.environments.lock import read_lock
 from dflash.errors import BusyError, DataError, UsageError
 from dflash.hosts import jobs, unpacking
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import lock
-from dflash.pipeline.away import NotThere, Order, again, launch, origin_of, prepare
+from dflash.pipeline.away import NotThere, Order, again, image_python, launch, origin_of, prepare
 from dflash.pipeline.belongings import Belonging, belongings, look, override, parcel, require
 from dflash.pipeline.errand import Errand, load_errand
 from dflash.pipeline.far import Telling
@@ -307,3 +308,12 @@ def test_what_a_view_is_told_there_is_told_here_however_it_is_cut():
         "Warning: of a library",
         "{}",
     ]
+
+
+def test_an_images_environment_is_used_where_it_was_made_from_the_declared_lock(tmp_path: Path):
+    declared = read_lock(HOME / "envs" / "local" / "requirements.lock").id
+    with reach(parse_chain("local")) as connection:
+        assert image_python(connection, declared[:16], str(tmp_path)) == ""
+        (tmp_path / "dflash-stamp").write_text(f"python 3.12.3\nlock {declared}\nspec 0\nplace {tmp_path}\n")
+        assert image_python(connection, declared[:16], str(tmp_path)) == f"{tmp_path}/bin/python"
+        assert image_python(connection, "0" * 16, str(tmp_path)) == ""
