@@ -105,3 +105,25 @@ def test_a_machine_with_which_nothing_is_wrong_is_well_on_every_layer() -> None:
     assert [each for each in found if each.severity != "ok"] == []
     layers = list(dict.fromkeys(each.layer for each in found))
     assert layers == [name_of(layer) for layer in ORDER if layer is not docker]  # no engine is there
+
+
+REAL = Wanted(gpus=2, root="/root/dflash", min_driver="580.65.06")
+
+
+def test_a_real_machine_with_two_gpus_is_well_and_its_gpus_are_told_as_they_are() -> None:
+    known = answered(machine("h200-x2")["host"], {})
+    found = judge(known, known, REAL)
+    assert [each for each in found if each.severity != "ok"] == []
+    told = {each.subject: each.found for each in found}
+    assert told["GPUs"] == "2 x NVIDIA H200, 140 GiB"
+    assert told["NVIDIA driver"] == "580.159.04, open module"
+    assert told["CUDA"] == "memory on each of 2 GPUs"
+    assert told["NVLink"] == "18 links a GPU, 1 of 1 pairs"
+
+
+def test_where_cuda_is_shown_no_gpu_though_nvidia_smi_is_that_is_what_is_wrong() -> None:
+    # On that machine, with CUDA_VISIBLE_DEVICES set to nothing, cuInit gave 100.
+    known = answered(machine("h200-x2")["host"], {"cuda": {"stdout": "nvml 0 2\ninit 100\n"}})
+    wrong = [each for each in judge(known, known, REAL) if each.severity != "ok"]
+    assert [(each.layer, each.subject) for each in wrong] == [("cuda", "CUDA")]
+    assert "nvidia-smi works all the same" in wrong[0].found
