@@ -5,6 +5,7 @@ Imports are inside, so that tests of rooms without torch do not wait for it.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 # How long one example takes says more about what else the machine does.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+# A shell has what it starts in the background ignore Ctrl-C, and all that this starts would, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
