@@ -77,7 +77,7 @@ cases = given(
     value=hostile,
     stdin=st.binary(max_size=200),
 )
-quiet = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
+quiet = {"suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
 
 
 @settings(max_examples=200, **quiet)

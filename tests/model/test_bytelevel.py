@@ -20,7 +20,7 @@ def tokenizer(request: pytest.FixtureRequest, target_folder: Path) -> PreTrained
     return byte_tokenizer() if request.param == "made" else AutoTokenizer.from_pretrained(target_folder)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(st.characters(codec="utf-8")).filter(lambda text: not any(m in text for m in MARKERS)))
 def test_a_texts_tokens_are_its_utf8_bytes(tokenizer: PreTrainedTokenizerBase, text: str):
     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]

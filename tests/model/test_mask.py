@@ -68,7 +68,7 @@ def packed_rows(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]], int]
     return anchors, documents, block
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(packed_rows())
 def test_a_drafted_token_sees_context_before_its_anchor_and_its_own_block_only(
     rows: tuple[list[list[int]], list[list[int]], int],
@@ -93,7 +93,7 @@ def within(anchors: list[int], length: int, block: int, window: int) -> Tensor:
     return torch.tensor([[0 <= position(query) - place < window for place in places] for query in range(drafted)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(packed_rows(), st.integers(0, 12))
 def test_in_a_sliding_layer_it_sees_of_these_the_window_that_ends_with_itself(
     rows: tuple[list[list[int]], list[list[int]], int], beyond: int

@@ -35,7 +35,7 @@ def rows(draw: st.DrawFn) -> tuple[Ranges, int, bool]:
     return context_ranges(anchors, positions, block, window), block, window is not None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows())
 def test_full_tiles_are_all_visible_the_others_that_are_listed_partly_and_the_rest_not_at_all(
     drawn: tuple[Ranges, int, bool],

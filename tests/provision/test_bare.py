@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +15,14 @@ from dflash.hosts.failures import NoPython
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.provision.applying import Provisioned, provision
+from dflash.provision.container import ContainerSpec
 from dflash.provision.declaration import MachineSpec
 from dflash.provision.failures import ActionFailed
 from dflash.provision.operation import Change, Kept
 from dflash.provision.planning import Declared
+from tests.lab.bare import make_bare
 from tests.lab.docker import docker_container
-from tests.lab.lxc import container
+from tests.lab.lxc import free_name, root_file_system
 from tests.lab.sshd import Sshd, sshd, user_of
 
 pytestmark = pytest.mark.nightly
@@ -45,21 +49,20 @@ def kinds(done: list[Provisioned]) -> dict[str, type]:
     return {step.outcome.subject: type(step.outcome) for each in done for step in each.steps}
 
 
-def is_made_whole(host: Host) -> None:
+def is_made_whole(host: Host, spec: MachineSpec, *, bare: bool) -> None:
     """Preview, provision, and provision again, which has nothing to do; then use what is there."""
-    preview = provision(host, SPEC, preview=True)
-    assert {each.layer: kinds([each]) for each in preview}[str(host.chain)].pop("python3") is Change
-    assert Declared in kinds(preview).values()
-    with pytest.raises(NoPython):
-        reach(host.chain)
+    if bare:
+        preview = provision(host, spec, preview=True)
+        assert kinds(preview).pop("python3") is Change
+        assert set(kinds(preview).values()) == {Change, Declared}
+        with pytest.raises(NoPython):
+            reach(host.chain)
 
-    told: list[str] = []
-    first = provision(host, SPEC, tell=told.append)
+    first = provision(host, spec)
     changed = {subject for subject, kind in kinds(first).items() if kind is Change}
     assert {"python3", "packages", "user trainer", "Python >=3.11,<3.13", "limits", "directory /srv/models"} <= changed
-    second = provision(host, SPEC)
+    second = provision(host, spec)
     assert set(kinds(second).values()) == {Kept}
-    assert second[-1].changes == 0
 
     with reach(host.chain) as there:
         assert there.run(["less", "--version"]).code == 0
@@ -72,21 +75,44 @@ def is_made_whole(host: Host) -> None:
         assert there.run([uv.why.removeprefix("it is at "), "--version"]).code == 0
 
 
-def test_an_lxc_container_behind_ssh(lab: Sshd):
-    with container("dflash-bare", bare=True) as name:
-        is_made_whole(Host("bare", parse_chain(f"ssh:lab/lxc:{name}"), root="/srv/dflash"))
+def test_an_lxc_container_behind_ssh_that_is_made_first(lab: Sshd, tmp_path: Path):
+    raw = ("lxc.apparmor.profile = unconfined", "lxc.init.cmd = /usr/bin/sleep infinity")
+    made = ContainerSpec(image=str(bare_tar(tmp_path)), privileged=True, memory_gib=2, autostart=False, raw=raw)
+    spec = SPEC.model_copy(update={"container": made})
+    name = "dflash-bare"
+    with free_name(name):
+        host = Host("bare", parse_chain(f"ssh:lab/lxc:{name}"), root="/srv/dflash")
+        told: list[str] = []
+        before, behind = provision(host, spec, preview=True, tell=told.append)
+        assert kinds([before]) == {f"{what} of lxc:{name}": Change for what in ("configuration", "state")} | {
+            f"container lxc:{name}": Change
+        }
+        assert set(kinds([behind]).values()) == {Declared}
+        assert f"{host.chain}: the container is made first" in told
+        is_made_whole(host, spec, bare=False)
+
+
+def bare_tar(folder: Path) -> Path:
+    """A tar of Debian without Python."""
+    root, tar = folder / "rootfs", folder / "rootfs.tar"
+    root.mkdir()
+    subprocess.run(["tar", "-xf", str(root_file_system()), "-C", str(root)], check=True)
+    make_bare(root)
+    subprocess.run(["tar", "--numeric-owner", "-cf", str(tar), "-C", str(root), "."], check=True)
+    shutil.rmtree(root)
+    return tar
 
 
 def test_a_docker_container():
     with docker_container(bare=True) as name:
-        is_made_whole(Host("bare", parse_chain(f"docker:{name}"), root="/srv/dflash"))
+        is_made_whole(Host("bare", parse_chain(f"docker:{name}"), root="/srv/dflash"), SPEC, bare=True)
 
 
 def test_who_may_use_sudo_provisions_and_owns_what_is_made(lab: Sshd, tmp_path: Path):
     tmp_path.chmod(0o700)  # the user alone could not even look
     host = Host("mine", parse_chain("ssh:lab-bash"), root=str(tmp_path / "root"))
-    assert provision(host, MachineSpec(), only=["directories"])[0].changes == 1
-    assert (tmp_path / "root").owner() == user_of("bash")
+    assert provision(host, MachineSpec(), only=["directories"])[0].changes == 2
+    assert {place.owner() for place in (tmp_path / "root", tmp_path / "root" / "tools")} == {user_of("bash")}
     assert provision(host, MachineSpec(), only=["directories"])[0].changes == 0
 
 

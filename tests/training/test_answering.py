@@ -172,7 +172,9 @@ def test_a_server_that_dies_is_named_and_what_it_answered_is_kept(there: Speakin
     there.answer = lambda request: choice(f"you said {request['messages'][-1]['content']!r} at 0")
     before = len(there.requests)
     assert answers(there, tmp_path / "cut", records) == whole
-    assert len(there.requests) - before == 30 - 3 * kept
+    # Each once; the server may still come to read a request whose asker has given up.
+    asked = {request["messages"][-1]["content"] for request in there.requests[before:]}
+    assert len(asked) == 30 - 3 * kept
 
 
 def test_an_interrupted_run_goes_on_and_leaves_no_thread(there: Speaking, tmp_path: Path):

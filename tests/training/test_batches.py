@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -141,7 +141,6 @@ def split_at(candidates: Tensor, cuts: set[int]) -> Tensor:
     return starts.long().cumsum(0).expand(candidates.shape)
 
 
-@settings(deadline=None)
 @given(masks(), st.sets(st.integers(1, 11)), st.integers(1, 15), st.integers(0, 2**32))
 def test_anchors_are_sorted_different_candidates_as_many_as_there_are_and_then_unused(
     candidates: Tensor, cuts: set[int], count: int, seed: int

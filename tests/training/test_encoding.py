@@ -61,7 +61,7 @@ def test_a_text_in_the_templates_form_is_read_as_the_conversation_is():
     assert torch.equal(by_turns.trainable, by_text.trainable)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=6), min_size=1, max_size=5))
 def test_so_it_is_for_every_conversation(contents: list[str]):
     same = chat(*contents)

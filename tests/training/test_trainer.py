@@ -89,7 +89,7 @@ def test_drafters_that_run_the_target_themselves_change_no_bit(target_folder: Pa
     result = train(target_folder, tmp_path, topology=Topology(targets=0, drafters=3))
     assert same_bits(tmp_path, whole)
     assert figures(tmp_path) == figures(whole)
-    assert list(result["warm_s"]) == ["drafter 0", "drafter 1", "drafter 2"]
+    assert result["warm_s"].keys() == {"drafter 0", "drafter 1", "drafter 2"}
 
 
 def test_one_worker_that_does_both_trains_to_the_bits_of_a_target_and_a_drafter(target_folder: Path, tmp_path: Path):
