@@ -38,6 +38,7 @@ def train(
             cure = "name a host that is not this machine, or leave them out"
             raise UsageError("--environment, --wheels and --wait are for a run on a host", cure=cure)
         cli.train(pipeline=pipeline, host=host, root=root, overrides=overrides, as_json=as_json)
+        return
     from dflash.hosts.reach import reach
     from dflash.pipeline.away import launch, prepare
     from dflash.pipeline.show import show_plan
