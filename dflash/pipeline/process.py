@@ -15,8 +15,9 @@ from typing import Any
 
 from dflash.pipeline.keys import HOME
 
-GRACE_S = 20.0
-"""How long a step may take to save what it has when it is told to end."""
+GRACE_S = 120.0
+"""How long a step may take to save what it has when it is told to end: 14.7 GB of a large drafter take 20 s to a quick
+disk."""
 
 _SPINS = 1000  # what libgomp itself takes when it knows of more threads than cores
 
