@@ -14,7 +14,7 @@ from dflash.document import load
 from dflash.hosts.chain import parse_chain
 from dflash.provision.fact import Fact, Facts, Output
 from dflash.provision.facts import idmap, inside, lxc, nodes, pct
-from dflash.provision.operations import binds
+from dflash.provision.operations import writing
 from dflash.provision.operations.pct import EDIT
 
 DATA = Path(__file__).parents[1] / "data" / "facts" / "containers.yaml"
@@ -173,8 +173,11 @@ def test_a_file_is_written_whole_with_the_mode_it_had(tmp_path: Path):
     path = tmp_path / "config"
     path.write_text("old")
     path.chmod(0o640)
-    subprocess.run(["sh", "-c", binds.WRITE, "sh", str(path)], input=b"new\n", check=True)
+    write = ["sh", "-c", writing.WRITE, "sh", str(path), "0644"]
+    subprocess.run([*write, "4"], input=b"new\n", check=True)
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("new\n", 0o640)
     assert [*tmp_path.iterdir()] == [path]
-    failed = subprocess.run(["sh", "-c", binds.WRITE, "sh", str(tmp_path / "no" / "x")], input=b"", capture_output=True)
+    failed = subprocess.run([*write, "100"], input=b"half of it", capture_output=True)
     assert failed.returncode != 0
+    assert path.read_text() == "new\n"
+    assert [*tmp_path.iterdir()] == [path]

@@ -11,16 +11,6 @@ from dflash.provision.facts.driver import Driver
 from dflash.provision.facts.lxc import BINDS, DEVICES, Bind, Entry
 from dflash.provision.facts.nodes import Node
 
-WRITE = """set -e
-draft="$1.tmp.$$"
-trap 'rm -f "$draft"' EXIT
-if [ -e "$1" ]; then cp -p "$1" "$draft" 2>/dev/null || :; fi
-cat >"$draft"
-sync "$draft" 2>/dev/null || sync
-mv -f "$draft" "$1"
-"""
-"""Makes the file of its first argument hold what is read, whole or not at all, with the owner and mode it had."""
-
 
 def bound(host: str, inside: str, *options: str) -> Entry:
     """A mount line. Without `optional`, a container that would lack it does not start, and says so."""

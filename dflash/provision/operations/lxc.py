@@ -14,6 +14,7 @@ from dflash.provision.facts import driver, idmap, lxc, nodes
 from dflash.provision.facts.lxc import Entry
 from dflash.provision.operation import Action, Change, Kept
 from dflash.provision.operations import binds
+from dflash.provision.operations.writing import write_text
 
 BEGIN, END = "# dflash: what is declared begins", "# dflash: what is declared ends"
 _SHIPPED = "/usr/share/lxc/config"
@@ -127,7 +128,7 @@ class Container:
         if text is not None and before == after:
             yield Kept(f"configuration of {self.hop}", "what is declared is in it")
         else:
-            write = Action(("sh", "-c", binds.WRITE, "sh", f"{folder}/config"), new.encode())
+            write = write_text(f"{folder}/config", new)
             # Stopped first: one that still runs beside a new file would look as if it had been started with it.
             stop = (Action(("lxc-stop", "-n", name, "-t", "60")),) if running else ()
             note = "\nthe container is stopped: what runs in it ends" if running else ""

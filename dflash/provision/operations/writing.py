@@ -13,15 +13,19 @@ mkdir -p -- "$(dirname -- "$1")"
 draft=$1.dflash-draft
 trap 'rm -f -- "$draft"' EXIT
 umask 077
+new=
+if [ -e "$1" ]; then cp -p -- "$1" "$draft"; else new=1; fi
 cat > "$draft"
 [ "$(wc -c < "$draft")" -eq "$3" ] || { echo "of $3 bytes not all came" >&2; exit 1; }
-chmod -- "$2" "$draft"
+[ -z "$new" ] || chmod -- "$2" "$draft"
+sync -- "$draft" 2>/dev/null || sync
 mv -f -- "$draft" "$1"
 """
 
 
 def write_text(place: str, text: str, mode: str = "0644") -> Action:
-    """Write `text` to the file `place`, in a folder that is made where it is missing."""
+    """Write `text` to the file `place`, in a folder that is made where it is missing. A file that is there keeps its
+    owner and mode."""
     data = text.encode()
     return Action(("sh", "-c", WRITE, "sh", place, mode, str(len(data))), stdin=data)
 
