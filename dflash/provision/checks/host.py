@@ -33,6 +33,7 @@ HOST: tuple[Fact[Any], ...] = (
 INSIDE: tuple[Fact[Any], ...] = ()
 
 _OFF_S, _FAR_OFF_S = 5.0, 300.0
+_PASSED_ON = "vfio-pci"
 _RELOAD = "stop what uses the GPUs; modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia, modprobe nvidia; or reboot"
 
 
@@ -45,7 +46,8 @@ def judge(host: Facts, inside: Facts, want: Wanted) -> Iterator[Finding]:
         return
     yield from bus(host, want)
     if host[KERNEL_MODULE].version is None:
-        yield no_module(host)
+        if want.gpus or any(each.driver != _PASSED_ON for each in host[PCI_GPUS]):
+            yield no_module(host, "block" if want.gpus else "warn")
         return
     yield from driver(host, want)
     yield from smi(host, want)
@@ -67,37 +69,43 @@ def clock(host: Facts, want: Wanted) -> Iterator[Finding]:
 
 
 def bus(host: Facts, want: Wanted) -> Iterator[Finding]:
-    """The GPUs on the bus, and which driver of the kernel holds each."""
+    """The GPUs on the bus, and which driver of the kernel holds each: another than NVIDIA's is wrong where too few are
+    left."""
     there = host[PCI_GPUS]
+    left = [each for each in there if each.driver not in (_PASSED_ON, "nouveau")]
     for driver_name, name, cure in (
         (
-            "vfio-pci",
+            _PASSED_ON,
             "gpu-passed-on",
             "take it from the virtual machine, and from vfio-pci (modprobe.d, kernel line)",
         ),
         ("nouveau", "nouveau", "blacklist nouveau in /etc/modprobe.d, make the initramfs anew, and reboot"),
     ):
         held = [each.address for each in there if each.driver == driver_name]
-        if held:
+        if held and len(left) < want.gpus:
             yield fault(name, "GPUs on the bus", f"{driver_name} holds {', '.join(held)}", cure)
+        elif held:
+            yield Finding("ok", "GPUs on the bus", f"{driver_name} holds {', '.join(held)}, which nobody asks for")
     if there and len(there) < want.gpus:
         found = f"{len(there)}; the inventory says {want.gpus}"
         cure = "look whether a card is seated and powered (lspci -d 10de:), or correct gpus: in hosts.yaml"
         yield fault("too-few-gpus", "GPUs on the bus", found, cure)
 
 
-def no_module(host: Facts) -> Finding:
+def no_module(host: Facts, severity: Severity) -> Finding:
     """Why no kernel module runs."""
     kernel, built = host[KERNEL].release, host[DKMS]
     if built and not any(each.kernel == kernel and each.state.startswith("installed") for each in built):
         states = "; ".join(f"{each.version} for {each.kernel or 'no kernel'}: {each.state}" for each in built)
         cure = f"install the headers of {kernel}, then dkms autoinstall and modprobe nvidia"
-        return fault("dkms-not-built", "NVIDIA driver", f"DKMS has none for kernel {kernel} ({states})", cure)
+        found = f"DKMS has none for kernel {kernel} ({states})"
+        return fault("dkms-not-built", "NVIDIA driver", found, cure, severity)
     if host[MODULE_ON_DISK]:
         found = f"{host[MODULE_ON_DISK]} is installed for kernel {kernel}, and not loaded"
-        return fault("module-not-loaded", "NVIDIA driver", found, "modprobe nvidia, and read dmesg if it fails")
+        cure = "modprobe nvidia, and read dmesg if it fails"
+        return fault("module-not-loaded", "NVIDIA driver", found, cure, severity)
     cure = "install NVIDIA's driver on the machine that has the kernel, not in the container"
-    return fault("no-driver", "NVIDIA driver", f"there is no kernel module for {kernel}", cure)
+    return fault("no-driver", "NVIDIA driver", f"there is no kernel module for {kernel}", cure, severity)
 
 
 def driver(host: Facts, want: Wanted) -> Iterator[Finding]:
