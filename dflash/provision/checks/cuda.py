@@ -10,10 +10,10 @@ from dflash.provision.checks.faults import fault
 from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Fact, Facts
 from dflash.provision.facts.cuda import CUDA, Cuda
-from dflash.provision.facts.nvidia import KERNEL_MODULE
+from dflash.provision.facts.inside import OPENS, gpus_of
 
-HOST: tuple[Fact[Any], ...] = (KERNEL_MODULE,)
-INSIDE: tuple[Fact[Any], ...] = (CUDA,)
+HOST: tuple[Fact[Any], ...] = ()
+INSIDE: tuple[Fact[Any], ...] = (CUDA, OPENS)
 
 _SAME = "give the container the libraries of the host's kernel module, or load that anew"
 _UVM = "on the host: nvidia-modprobe -c0 -u; then look that /dev/nvidia-uvm is in the container, too, and may be opened"
@@ -55,13 +55,14 @@ INIT = {
 
 
 def judge(host: Facts, inside: Facts, want: Wanted) -> Iterator[Finding]:
-    """The first step that fails; the later ones could only fail for it."""
+    """The first step that fails; the later ones could only fail for it. Where no GPU is wanted and none is seen, CUDA
+    need not work, whatever the host has."""
     read = inside[CUDA]
-    asked = want.gpus > 0 or host[KERNEL_MODULE].version is not None
+    asked = want.gpus > 0 or bool(gpus_of(inside[OPENS]))
     missing = dict(read.missing)
     if read.hung:
         yield fault("cuda-hangs", "CUDA", "does not come to an end", "read the host's dmesg; most often a reboot helps")
-    elif not asked and missing:
+    elif not asked and (missing or read.nvml or read.init):
         return
     elif read.error:
         cure = "install python3, not python3-minimal" if "ctypes" in read.error else "look at the host's dmesg for NVRM"

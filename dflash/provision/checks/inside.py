@@ -9,7 +9,7 @@ from typing import Any
 from dflash.finding import Finding
 from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Fact, Facts
-from dflash.provision.facts.inside import ASKED, LIBRARIES, MODULE, OPENS
+from dflash.provision.facts.inside import ASKED, LIBRARIES, MODULE, OPENS, gpus_of
 
 HOST: tuple[Fact[Any], ...] = ()
 INSIDE: tuple[Fact[Any], ...] = (OPENS, LIBRARIES, MODULE)
@@ -44,7 +44,7 @@ CAUSES = {
 def judge(host: Facts, inside: Facts, want: Wanted) -> Iterator[Finding]:
     """Nothing where no GPU is wanted and none is seen."""
     opens = {path: said for path, said in inside[OPENS].items() if _NEEDED.fullmatch(path)}
-    seen = [path for path in opens if path[-1].isdigit()]
+    seen = gpus_of(opens)
     if not want.gpus and not seen:
         return
     yield from _nodes(opens, seen, want)

@@ -9,21 +9,21 @@ from dflash.finding import Finding, Severity
 from dflash.provision.checks.faults import fault
 from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Fact, Facts
-from dflash.provision.facts.gpus import GPUS
+from dflash.provision.facts.inside import OPENS, gpus_of
 from dflash.provision.facts.links import FABRIC, IOMMU, NVLINKS, PEERS, TOPOLOGY
 from dflash.provision.facts.nvidia import KERNEL_MODULE
 from dflash.provision.facts.resources import DISKS, MEMLOCK
 
-HOST: tuple[Fact[Any], ...] = (GPUS, KERNEL_MODULE, TOPOLOGY, PEERS, NVLINKS, FABRIC, IOMMU)
-INSIDE: tuple[Fact[Any], ...] = (MEMLOCK, DISKS)
+HOST: tuple[Fact[Any], ...] = (KERNEL_MODULE, TOPOLOGY, PEERS, NVLINKS, FABRIC, IOMMU)
+INSIDE: tuple[Fact[Any], ...] = (MEMLOCK, DISKS, OPENS)
 
 MIB, GIB = 2**20, 2**30
 _SHM, _SHM_LITTLE = GIB, 128 * MIB
 
 
 def judge(host: Facts, inside: Facts, want: Wanted) -> Iterator[Finding]:
-    """Nothing where fewer than two GPUs are there or asked for."""
-    if max(want.gpus, len(host[GPUS].gpus)) < 2:
+    """Nothing where fewer than two GPUs are asked for or seen."""
+    if max(want.gpus, len(gpus_of(inside[OPENS]))) < 2:
         return
     yield from fabric(host)
     yield from links(host)
