@@ -93,9 +93,9 @@ def look(way: Way, want: Wanted) -> Look:
     """
     began = time.time()
     if way.inside is way.host:
-        known = read(way.host, [*host_facts(want), *inside_facts()])
+        known = read(way.host, [*host_facts(want), *inside_facts(want)])
         return Look(known, known, began)
     inside = way.inside
-    later = beside(lambda: read(inside, inside_facts())) if inside else None
+    later = beside(lambda: read(inside, inside_facts(want))) if inside else None
     host = read(way.host, host_facts(want))
     return Look(host, later() if later else None, began)

@@ -24,7 +24,6 @@ from dflash.provision.fact import Fact, Facts, Output
 DATA = Path(__file__).parents[1] / "data"
 LAYERS = (ssh, host, devices, resources, cuda, docker, many)
 PCT = Wanted(gpus=8, container=Pct(200), root="/root/dflash")
-FACTS = {fact.name: fact for fact in (*host_facts(PCT), *inside_facts())}
 MACHINES = DATA / "machines"
 CASES = [
     pytest.param(case, id=f"{name_of(layer)}: {case['name']}")
@@ -38,8 +37,9 @@ def machine(name: str) -> dict[str, Any]:
     return dict(yaml.safe_load((MACHINES / f"{name}.yaml").read_text()))
 
 
-def answered(recorded: dict[str, Any], changes: dict[str, Any]) -> Facts:
+def answered(recorded: dict[str, Any], changes: dict[str, Any], want: Wanted = PCT) -> Facts:
     """The facts of a machine whose recorded answers have changed."""
+    facts = {fact.name: fact for fact in (*host_facts(PCT), *inside_facts(want))}
     outputs: dict[Fact[Any], Output] = {}
     for name, answer in {**recorded, **changes}.items():
         if "edit" in answer:
@@ -48,7 +48,7 @@ def answered(recorded: dict[str, Any], changes: dict[str, Any]) -> Facts:
                 assert old in text, f"{name} has no {old!r}"
                 text = text.replace(old, new)
             answer = {**recorded[name], "stdout": text}
-        outputs[FACTS[name]] = Output(answer.get("status", 0), answer.get("stdout", ""), answer.get("stderr", ""))
+        outputs[facts[name]] = Output(answer.get("status", 0), answer.get("stdout", ""), answer.get("stderr", ""))
     return Facts(outputs)
 
 
@@ -57,11 +57,11 @@ def found_in(case: dict[str, Any]) -> list[Finding]:
     want = {"gpus": 8, "container": "pct:200", "root": "/root/dflash", **case.get("want", {})}
     want["container"] = parse_chain(want["container"]).hops[0] if want["container"] else None
     wanted = Wanted(**want)
-    outside = answered(recorded["host"], case.get("host", {}))
+    outside = answered(recorded["host"], case.get("host", {}), wanted)
     if case.get("inside", {}) is None:
         inside = None
     elif "inside" in recorded:
-        inside = answered(recorded["inside"], case.get("inside", {}))
+        inside = answered(recorded["inside"], case.get("inside", {}), wanted)
     else:
         inside = outside
     layers = [layer for layer in LAYERS if inside is not None or not layer.INSIDE]
@@ -93,10 +93,11 @@ def test_the_first_layer_that_fails_is_named() -> None:
 
 def test_what_did_not_answer_is_said_once_at_the_first_layer_that_asked() -> None:
     recorded = machine("bare")
-    hung = {name: {"status": 124, "stderr": "it did not end in 30 s"} for name in ("disks", "nvlinks", "gpus")}
-    known = answered(recorded["host"], hung)
+    names = ("disk of the work", "nvlinks", "gpus")
+    hung = {name: {"status": 124, "stderr": "it did not end in 30 s"} for name in names}
+    known = answered(recorded["host"], hung, Wanted())
     found = [(each.layer, each.subject) for each in judge(known, known, Wanted()) if each.name == "no-answer"]
-    assert found == [("host", "gpus"), ("resources", "disks"), ("many", "nvlinks")]
+    assert found == [("host", "gpus"), ("resources", "disk of the work"), ("many", "nvlinks")]
 
 
 def test_a_machine_with_which_nothing_is_wrong_is_well_on_every_layer() -> None:

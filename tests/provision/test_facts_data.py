@@ -58,10 +58,10 @@ def test_every_fact_has_a_recorded_output() -> None:
 
 @pytest.mark.parametrize("output", [Output(MISSING), Output(HUNG), Output(1, "\0\n:,/x 1\n\n", "?"), Output(0, "\n")])
 def test_no_parser_raises_whatever_was_printed(output: Output) -> None:
-    for fact in {*own_facts(), *host_facts(Wanted()), *inside_facts()}:
+    for fact in {*own_facts(), *host_facts(Wanted()), *inside_facts(Wanted())}:
         fact.parse(output)
 
 
 def test_facts_have_names_of_their_own() -> None:
-    names = [fact.name for fact in dict.fromkeys([*host_facts(Wanted()), *inside_facts()])]
+    names = [fact.name for fact in dict.fromkeys([*host_facts(Wanted()), *inside_facts(Wanted())])]
     assert len(names) == len(set(names))

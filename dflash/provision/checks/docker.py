@@ -12,7 +12,7 @@ from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Fact, Facts
 from dflash.provision.facts.engine import ENGINE, TOOLKIT
 from dflash.provision.facts.nvidia import KERNEL_MODULE
-from dflash.provision.facts.resources import DISKS
+from dflash.provision.facts.resources import DISKS, holding
 from dflash.provision.facts.system import OWN_USERS
 
 _HERE: tuple[Fact[Any], ...] = (ENGINE, TOOLKIT, OWN_USERS, DISKS)
@@ -41,7 +41,7 @@ def judge(host: Facts, inside: Facts, want: Wanted) -> Iterator[Finding]:
     # An engine that is not on the way to where the work is done does not stop it.
     wrong = list(gpus(known, module, "warn" if inner else "block")) if module else []
     yield from wrong
-    place = known[DISKS].holding(engine.root)
+    place = holding(known[DISKS], engine.root)
     if place and place.free < _DISK * GIB:
         found = f"{place.free / GIB:.1f} GiB free in {place.mount}, where Docker keeps its images"
         yield fault("little-disk", "Docker", found, "docker system prune, or move data-root", "warn")

@@ -91,9 +91,9 @@ def locked(inside: Facts) -> Iterator[Finding]:
 
 def shared_memory(inside: Facts) -> Iterator[Finding]:
     """NCCL's processes on one machine talk through /dev/shm."""
-    place = next((each for each in inside[DISKS].mounts if each.mount == "/dev/shm"), None)
+    place = next((each for each in inside[DISKS] if each.mount == "/dev/shm"), None)
     cure = "give the container 1 GiB and more (docker: --shm-size=8g; LXC: a tmpfs on /dev/shm), or free it"
-    if not inside[DISKS].mounts:
+    if not inside[DISKS]:
         return  # df said nothing
     if place is None:
         yield fault("small-shm", "shared memory", "/dev/shm is not a file system of its own", cure, "warn")

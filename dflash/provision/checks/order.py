@@ -46,9 +46,15 @@ def host_facts(want: Wanted) -> list[Fact[Any]]:
     return list(dict.fromkeys(fact for layer, asked in zip(ORDER, more, strict=True) for fact in (*layer.HOST, *asked)))
 
 
-def inside_facts() -> list[Fact[Any]]:
-    """What is asked of the end of the chain, each once."""
-    return list(dict.fromkeys(fact for layer in ORDER for fact in layer.INSIDE))
+def inside_facts(want: Wanted) -> list[Fact[Any]]:
+    """What is asked of the end of the chain, each once. A layer may ask for more by what is wanted:
+    `asked_inside(want)`."""
+    return list(dict.fromkeys(fact for layer in ORDER for fact in _inside(layer, want)))
+
+
+def _inside(layer: Layer, want: Wanted) -> tuple[Fact[Any], ...]:
+    more: tuple[Fact[Any], ...] = getattr(layer, "asked_inside", lambda want: ())(want)
+    return (*layer.INSIDE, *more)
 
 
 def judge(host: Facts, inside: Facts | None, want: Wanted) -> list[Finding]:
@@ -58,15 +64,15 @@ def judge(host: Facts, inside: Facts | None, want: Wanted) -> list[Finding]:
     told: set[str] = set()
     for layer in ORDER:
         if inside is not None or not layer.INSIDE:
-            findings = [*layer.judge(host, inside or Facts({}), want), *_silent(layer, host, inside, told)]
+            findings = [*layer.judge(host, inside or Facts({}), want), *_silent(layer, host, inside, want, told)]
             found += [replace(each, layer=each.layer or name_of(layer)) for each in findings]
     return found
 
 
-def _silent(layer: Layer, host: Facts, inside: Facts | None, told: set[str]) -> Iterator[Finding]:
+def _silent(layer: Layer, host: Facts, inside: Facts | None, want: Wanted, told: set[str]) -> Iterator[Finding]:
     """What was asked for a layer and not answered in time, unless that was `told` of an earlier one: of what a layer
     then says, or does not say, that may be why."""
-    asked = [(host, fact) for fact in layer.HOST] + [(inside, fact) for fact in layer.INSIDE if inside]
+    asked = [(host, fact) for fact in layer.HOST] + [(inside, fact) for fact in _inside(layer, want) if inside]
     names = [fact.name for known, fact in asked if known and fact in known and known.outputs[fact].hung]
     new = [name for name in dict.fromkeys(names) if name not in told]
     told.update(new)

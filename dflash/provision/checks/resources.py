@@ -10,14 +10,23 @@ from dflash.provision.checks.faults import fault
 from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Fact, Facts
 from dflash.provision.facts.index import INDEX
-from dflash.provision.facts.resources import DISKS, RESOURCES
+from dflash.provision.facts.resources import RESOURCES, Disk, disk_of
 from dflash.provision.facts.system import COMPILERS, PYTHON
 
 HOST: tuple[Fact[Any], ...] = ()
-INSIDE: tuple[Fact[Any], ...] = (PYTHON, COMPILERS, RESOURCES, DISKS, INDEX)
+INSIDE: tuple[Fact[Any], ...] = (PYTHON, COMPILERS, RESOURCES, INDEX)
 
 GIB = 2**30
 _MEMORY, _DISK, _DISK_SOON = 4, 3, 20
+
+
+def asked_inside(want: Wanted) -> tuple[Fact[Any], ...]:
+    """What of the inside depends on where the work is kept: beside INSIDE."""
+    return (_disk(want),)
+
+
+def _disk(want: Wanted) -> Fact[Disk | None]:
+    return disk_of(want.root or "~")
 
 
 def judge(host: Facts, inside: Facts, want: Wanted) -> Iterator[Finding]:
@@ -61,7 +70,7 @@ def memory(inside: Facts) -> Iterator[Finding]:
 
 def disk(inside: Facts, want: Wanted) -> Iterator[Finding]:
     """Where the work is kept."""
-    place = inside[DISKS].holding(want.root or "~")
+    place = inside[_disk(want)]
     if place is None:
         return
     found = f"{place.free / GIB:.1f} GiB free in {place.mount}, where {want.root or 'the home folder'} is"

@@ -90,7 +90,7 @@ def parse_opens(output: Output) -> dict[str, str]:
     return dict(re.findall(r"^(/dev/\S+) (\w+)$", output.stdout, re.MULTILINE))
 
 
-def gpus_of(opens: Mapping[str, str]) -> list[str]:
+def gpus_of(opens: dict[str, str]) -> list[str]:
     """The nodes of GPUs among those that are there, whether they open or not."""
     return [path for path in opens if path.removeprefix("/dev/nvidia").isdigit()]
 

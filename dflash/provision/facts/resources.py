@@ -79,27 +79,37 @@ class Disk:
     free: int
 
 
-@dataclass(frozen=True)
-class Disks:
-    """The mounts of a machine, and the home folder that `~` means there."""
-
-    home: str
-    mounts: tuple[Disk, ...]
-
-    def holding(self, path: str) -> Disk | None:
-        """The file system that `path` is on, or would be. `~` is the home folder."""
-        absolute = (self.home or "/") + path[1:] if path.startswith("~") else path
-        inside = [each for each in self.mounts if f"{absolute}/".startswith(each.mount.rstrip("/") + "/")]
-        return max(inside, key=lambda each: len(each.mount), default=None)
+def holding(mounts: tuple[Disk, ...], path: str) -> Disk | None:
+    """The file system that `path` is on, or would be, as far as the mounts tell."""
+    inside = [each for each in mounts if f"{path}/".startswith(each.mount.rstrip("/") + "/")]
+    return max(inside, key=lambda each: len(each.mount), default=None)
 
 
-def _disks(output: Output) -> Disks:
-    home, _, rest = output.stdout.partition("\n")
-    rows = re.findall(r"^.+?\s+(\d+)\s+\d+\s+(\d+)\s+(?:\d+%|-)\s+(/.*)$", rest, re.MULTILINE)
-    return Disks(home, tuple(Disk(mount, int(size) * 1024, int(free) * 1024) for size, free, mount in rows))
+def _disks(output: Output) -> tuple[Disk, ...]:
+    rows = re.findall(r"^.+?\s+(\d+)\s+\d+\s+(\d+)\s+(?:\d+%|-)\s+(/.*)$", output.stdout, re.MULTILINE)
+    return tuple(Disk(mount, int(size) * 1024, int(free) * 1024) for size, free, mount in rows)
 
 
-DISKS = Fact("disks", ("sh", "-c", 'echo "$HOME"; df -Pk'), _disks)
+DISKS = Fact("disks", ("df", "-Pk"), _disks)
+"""The mounts of a machine. A device that is mounted at several places is there once."""
+
+
+def _disk(output: Output) -> Disk | None:
+    rows = _disks(output)
+    return rows[-1] if rows else None
+
+
+_DISK_OF = """\
+place=$1
+case $place in "~" | "~/"*) place=${HOME:-/}${place#"~"} ;; esac
+until [ -e "$place" ]; do place=$(dirname -- "$place"); done
+df -Pk -- "$place"
+"""
+
+
+def disk_of(path: str) -> Fact[Disk | None]:
+    """The file system that `path` is on, or would be, through links and bind mounts. `~` is the home folder there."""
+    return Fact("disk of the work", ("sh", "-c", _DISK_OF, "sh", path), _disk)
 
 
 def _memlock(output: Output) -> int | None:
