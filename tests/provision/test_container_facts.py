@@ -77,6 +77,14 @@ def test_nodes_of_this_machine_are_read_as_they_are():
     assert nodes.MAJORS.parse(ran(nodes.MAJORS))["mem"] == 1
 
 
+def test_a_node_that_is_named_by_a_link_has_the_numbers_of_what_the_link_leads_to(tmp_path: Path):
+    link = tmp_path / "by-path"
+    link.symlink_to("/dev/null")
+    fact = nodes.nodes((str(link),))
+    found = fact.parse(ran(fact))[str(link)]
+    assert (found.major, found.minor, found.mode) == (1, 3, 0o666)
+
+
 def test_the_two_nodes_that_cuda_needs_are_asked_for_even_where_there_are_none():
     opens = inside.OPENS.parse(ran(inside.OPENS))
     assert {"/dev/nvidiactl", "/dev/nvidia-uvm"} <= set(opens)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dflash.provision.fact import Fact, Output
 
 _STAT = """for each in /dev/nvidia* /dev/nvidia-caps/* /dev/dri/* "$@"; do
-    if [ -c "$each" ]; then stat -c '%n %f %t %T %u %g' "$each"; fi
+    if [ -c "$each" ]; then stat -L -c '%n %f %t %T %u %g' "$each"; fi
 done"""
 """Paths that are words of the command follow the ones that are always looked for."""
 
