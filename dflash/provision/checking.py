@@ -47,7 +47,7 @@ class Checked:
     @property
     def mendable(self) -> list[str]:
         """The subjects of the findings that `fix_host` can do something about."""
-        return [each.subject for each in fixes_of(self.findings, wanted(self.host))]
+        return [each.subject for each in fixes_of(self.findings)]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -88,7 +88,7 @@ def fix_host(before: Checked, tell: Tell, *, repository: Path = REPOSITORY) -> C
         HostError: as `check_host`.
     """
     host = before.host
-    fixes = fixes_of(before.findings, wanted(host))
+    fixes = fixes_of(before.findings)
     if not fixes:
         tell(f"{host.name}: nothing that was found can be mended by itself")
         return before

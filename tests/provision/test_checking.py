@@ -15,7 +15,6 @@ from dflash.hosts.failures import Unreachable
 from dflash.hosts.inventory import Host
 from dflash.provision.checking import Checked, check_host, fix_host
 from dflash.provision.checks.fixes import FIXES, fixes_of
-from dflash.provision.checks.wanted import Wanted
 from dflash.provision.fact import Fact, read
 from dflash.provision.facts.gpus import GPUS
 from dflash.provision.look import opened
@@ -91,11 +90,15 @@ def test_a_program_that_hangs_costs_its_patience_and_no_more(
 def test_what_can_be_mended_has_an_operation_and_each_is_asked_once() -> None:
     uvm = Finding("block", "/dev/nvidia-uvm", "is not there", name="no-node")
     found = fixes_of(
-        [uvm, replace(uvm, name="stale-node"), ASLEEP, replace(ASLEEP, severity="ok"), Finding("warn", "x", "y")],
-        Wanted(),
+        [uvm, replace(uvm, name="stale-node"), ASLEEP, replace(ASLEEP, severity="ok"), Finding("warn", "x", "y")]
     )
     assert [each.operation for each in found] == [UvmDevice(), PersistenceMode()]
     assert set(FIXES) == {"no-node", "stale-node", "no-persistence"}
+
+
+@pytest.mark.parametrize("node", ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm-tools"])
+def test_only_the_node_that_an_operation_makes_is_called_mendable(node: str) -> None:
+    assert fixes_of([Finding("block", node, "is not there", name=name) for name in ("no-node", "stale-node")]) == []
 
 
 def test_a_fault_is_mended_with_its_change_shown_first_and_the_host_checked_again(
