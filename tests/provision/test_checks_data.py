@@ -72,6 +72,7 @@ def found_in(case: dict[str, Any]) -> list[Finding]:
 def test_what_is_wrong_is_found_and_nothing_else(case: dict[str, Any]) -> None:
     findings = found_in(case)
     assert [f"{each.severity} {each.name}" for each in findings if each.severity != "ok"] == case["expect"]
+    assert case.get("cure", "") in " | ".join(each.cure for each in findings)
     for each in findings:
         assert each.subject
         assert each.found

@@ -85,7 +85,10 @@ def locked(inside: Facts) -> Iterator[Finding]:
     if limit is None:
         yield Finding("ok", "locked memory", "unlimited")
     else:
-        cure = "set memlock unlimited (limits.d; docker: --ulimit memlock=-1): NCCL pins memory for InfiniBand"
+        cure = (
+            "set memlock unlimited (NCCL pins it, for InfiniBand): by `limits` in hosts.yaml, under `host` where pct "
+            "or LXC enters without a login, and log in anew; docker: --ulimit memlock=-1; Incus: limits.kernel.memlock"
+        )
         yield fault("memlock-small", "locked memory", f"ulimit -l is {limit // 1024:,} KiB", cure, "warn")
 
 
