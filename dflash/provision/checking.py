@@ -20,6 +20,7 @@ from dflash.provision.applying import apply
 from dflash.provision.checks.fixes import fixes_of
 from dflash.provision.checks.order import first_failing, judge
 from dflash.provision.checks.wanted import Wanted
+from dflash.provision.facts.nvidia import numbers
 from dflash.provision.look import beside, look, opened
 
 REPOSITORY = Path(__file__).parents[2]
@@ -73,7 +74,7 @@ def check_host(host: Host, *, environments: bool = True, repository: Path = REPO
         used = Environments(way.inside, host, repository) if way.inside and environments else None
         findings, drivers = (list(used.findings()), used.drivers()) if used else ([], [])
         seen = later()
-        want = replace(wanted(host), min_driver=max(drivers, key=_numbers, default=None), now=seen.began)
+        want = replace(wanted(host), min_driver=max(drivers, key=numbers, default=None), now=seen.began)
         found = judge(seen.host, seen.inside, want)
         if way.failure and not any(each.severity == "block" and each.layer == "container" for each in found):
             found.append(_unreached(way.failure))
@@ -161,7 +162,3 @@ def _finding(severity: Any, subject: str, found: str, cure: str = "") -> Finding
 def _unreached(failure: HostError) -> Finding:
     cause = "it runs, and has not what a command needs there"
     return Finding("block", failure.layer, failure.what, failure.cure or "", "unreached", cause, "container")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())

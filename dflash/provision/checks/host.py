@@ -14,7 +14,7 @@ from dflash.provision.facts.clock import CLOCK
 from dflash.provision.facts.gpus import GPUS
 from dflash.provision.facts.kernellog import KERNEL_LOG
 from dflash.provision.facts.nodes import NODES
-from dflash.provision.facts.nvidia import DKMS, KERNEL_MODULE, LIBRARIES, MODULE_ON_DISK, PCI_GPUS
+from dflash.provision.facts.nvidia import DKMS, KERNEL_MODULE, LIBRARIES, MODULE_ON_DISK, PCI_GPUS, numbers
 from dflash.provision.facts.system import DISTRIBUTION, KERNEL
 
 HOST: tuple[Fact[Any], ...] = (
@@ -124,7 +124,7 @@ def driver(host: Facts, want: Wanted) -> Iterator[Finding]:
     elif len(found) > 1:
         cure = "remove what the one installer left (nvidia-uninstall, or the packages), then ldconfig"
         yield fault("two-drivers", "NVIDIA driver", f"libraries of {', '.join(sorted(found))}", cure, "warn")
-    elif want.min_driver and _numbers(module) < _numbers(want.min_driver):
+    elif want.min_driver and numbers(module) < numbers(want.min_driver):
         cure = f"install {want.min_driver} or newer, or use an environment for an older CUDA"
         yield fault("driver-too-old", "NVIDIA driver", f"{module}; {want.min_driver} is needed", cure)
     else:
@@ -165,7 +165,3 @@ def smi(host: Facts, want: Wanted) -> Iterator[Finding]:
         models = sorted({each.name for each in read.gpus})
         memory = min(each.memory or 0 for each in read.gpus) / 1024
         yield Finding("ok", "GPUs", f"{len(read.gpus)} x {', '.join(models)}, {memory:.0f} GiB")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())

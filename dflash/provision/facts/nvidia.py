@@ -10,6 +10,11 @@ from dflash.provision.fact import Fact, Output
 _VERSION = r"\d+\.\d+(?:\.\d+)?"
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """A driver's version as what it is compared by: 570.86.15 is older than 570.133.20."""
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
 @dataclass(frozen=True)
 class KernelModule:
     """The version of the module that runs, None where none is loaded; `open` is NVIDIA's open kernel module."""

@@ -41,13 +41,3 @@ def parse_unit(output: Output) -> Mapping[str, str]:
     """`Property=value` lines."""
     states = dict(line.split("=", 1) for line in output.stdout.splitlines() if "=" in line)
     return states if output.ok and states.get("LoadState") == "loaded" else {}
-
-
-CHARACTER_DEVICES = Fact("/proc/devices", ("cat", "/proc/devices"), lambda output: parse_devices(output.stdout))
-"""Majors of the character devices that drivers have asked for, by the driver's name."""
-
-
-def parse_devices(text: str) -> Mapping[str, int]:
-    """The first of the two lists in /proc/devices."""
-    listed = text.partition("Block devices:")[0]
-    return {name: int(major) for major, name in re.findall(r"^ *(\d+) (\S+)$", listed, re.MULTILINE)}

@@ -10,7 +10,7 @@ from typing import Any
 from dflash.errors import DFlashError
 from dflash.provision.fact import Fact, Facts
 from dflash.provision.facts.files import stat_of, text_of
-from dflash.provision.facts.persistence import CHARACTER_DEVICES
+from dflash.provision.facts.nodes import MAJORS
 from dflash.provision.operation import Action, Change, Kept
 
 NODE = "/dev/nvidia-uvm"
@@ -22,12 +22,12 @@ class UvmDevice:
     """The module nvidia-uvm is loaded, and its node has the major number that it got."""
 
     def facts(self) -> Sequence[Fact[Any]]:
-        return [_DRIVER, stat_of(NODE), CHARACTER_DEVICES]
+        return [_DRIVER, stat_of(NODE), MAJORS]
 
     def plan(self, known: Facts) -> Iterator[Change | Kept]:
         if known[_DRIVER] is None:
             raise DFlashError("the NVIDIA driver is not loaded", cure="install it there, or `modprobe nvidia`")
-        node, major = known[stat_of(NODE)], known[CHARACTER_DEVICES].get("nvidia-uvm")
+        node, major = known[stat_of(NODE)], known[MAJORS].get("nvidia-uvm")
         if node.kind == "character special file" and node.major == major:
             yield Kept(NODE, f"it is there with major {major}")
             return
