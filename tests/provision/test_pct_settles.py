@@ -64,9 +64,9 @@ class Node:
                 keys = {**{key: value for key, value in conf.keys.items() if key not in gone}, **waiting}
                 keys.pop("delete", None)
                 self.write(keys, {}, [])
-            case ("sh", "-c", text, "sh", path):
+            case ("sh", "-c", text, "sh", path, lines):
                 assert (text, path) == (EDIT, "/etc/pve/lxc/200.conf")
-                subprocess.run(["sh", "-c", EDIT, "sh", str(self.file)], input=action.stdin, check=True)
+                subprocess.run(["sh", "-c", EDIT, "sh", str(self.file), lines], input=action.stdin, check=True)
             case _:
                 raise AssertionError(action.argv)
 

@@ -24,7 +24,10 @@ from dflash.provision.operations import binds
 
 EDIT = """set -e
 draft="$1.tmp.$$"
-trap 'rm -f "$draft"' EXIT
+edits=$(mktemp)
+trap 'rm -f "$draft" "$edits"' EXIT
+cat >"$edits"
+[ "$(wc -l <"$edits")" -eq "$2" ] || { echo "of $2 lines not all came" >&2; exit 1; }
 awk '
     function said(line, key) {
         gsub(/^[ \\t]+|[ \\t]+$/, "", line)
@@ -38,12 +41,13 @@ awk '
     /^\\[/ && !below { below = 1; add(); if (count) print "" }
     below || !/^[ \\t]*lxc\\./ || !(said($0) in gone)
     END { if (!below) add() }
-' - "$1" >"$draft"
+' "$edits" "$1" >"$draft"
 mv -f "$draft" "$1"
 """
 """Takes from the file of its first argument the lines that it reads after a `-`, and puts those after a `+` above the
 first section, below which Proxmox would pass over them. `pct` has no word for `lxc.` lines; and it may have written
-the file since it was read, so that the edit is of the file as it is then, in one step."""
+the file since it was read, so that the edit is of the file as it is then, in one step. The second argument says how many
+lines are to come: a caller that goes away closes our input, which looks like its end."""
 
 _LIVE = ("onboot", "cores", "memory")
 """Keys whose change a running container takes."""
@@ -166,7 +170,7 @@ class Container:
         if not missing and not gone:
             return Kept(subject, "they are as declared" if wanted else "none are declared")
         lines = [f"{sign}{key}: {value}\n" for sign, each in (("-", gone), ("+", missing)) for key, value in each]
-        argv = ("sh", "-c", EDIT, "sh", f"/etc/pve/lxc/{self.hop.id}.conf")
+        argv = ("sh", "-c", EDIT, "sh", f"/etc/pve/lxc/{self.hop.id}.conf", str(len(lines)))
         return Change(subject, binds.shown(gone), binds.shown(missing), (Action(argv, "".join(lines).encode()),))
 
     def _against(self, entry: Entry, wanted: Sequence[Entry]) -> bool:
