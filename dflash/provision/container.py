@@ -11,6 +11,7 @@ container:
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -34,8 +35,12 @@ class Mount:
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        for path in (self.host, self.inside):
-            _check(path)
+        for name in ("host", "inside"):
+            _check(getattr(self, name))
+            # As Docker tells of it, and so that one place has one name.
+            object.__setattr__(self, name, normal(getattr(self, name)))
+        if self.inside == "/":
+            raise ValueError("a mount can not be at /, which is the container's own")
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,11 @@ class ContainerSpec:
         if self.driver in ("host", "image") or not self.gpus:
             return self.mounts
         return (*self.mounts, Mount(self.driver.rpartition("/")[0] or "/", INSTALLER, read_only=True))
+
+
+def normal(path: str) -> str:
+    """An absolute path without `//`, `.`, `..` and a slash at its end."""
+    return "/" + posixpath.normpath(path).lstrip("/")
 
 
 def _check(path: str) -> None:

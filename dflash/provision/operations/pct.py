@@ -14,7 +14,7 @@ from typing import Any
 
 from dflash.errors import DFlashError
 from dflash.hosts.chain import Pct
-from dflash.provision.container import ContainerSpec, Mount, wanted_nodes
+from dflash.provision.container import ContainerSpec, Mount, normal, wanted_nodes
 from dflash.provision.fact import Fact, Facts
 from dflash.provision.facts import driver, lxc, nodes, pct
 from dflash.provision.facts.lxc import Entry
@@ -196,7 +196,7 @@ def _placed(
 ) -> dict[str, str]:
     """Keys such as dev0 for the properties `wanted`: where one of the same `identity` is, else the first free ones.
     What else a person gave one that is there (`gid`, `backup`) it keeps."""
-    taken = {each.get(identity): key for key, each in has.items()}
+    taken = {normal(each.get(identity, "")): key for key, each in has.items()}
     free = (f"{kind}{number}" for number in itertools.count() if f"{kind}{number}" not in has)
     placed = {}
     for each in wanted:
