@@ -1,5 +1,5 @@
-"""NVIDIA's installer is asked for the driver without its kernel modules, in the word that it knows: a stand-in, since the
-real one has hundreds of megabytes."""
+"""NVIDIA's installer is asked for the driver without its kernel modules, in the word that it knows. It has a stand-in
+here, since the real one has hundreds of megabytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dflash.provision.operations.driver import INSTALL
 
 STAND_IN = """case $1 in
---advanced-options) printf '  -K, --kernel-module%s-only\\n  --no-kernel-module%s\\n  --no-kernel-module-source\\n' "{s}" "{s}" ;;
+--advanced-options) printf '  %s\\n' '-K, --kernel-module{s}-only' --no-kernel-module{s} --no-kernel-module-source ;;
 *) echo "$@" >"$0.asked"; exit {status} ;;
 esac
 """
