@@ -46,7 +46,7 @@ class Mount:
 @dataclass(frozen=True)
 class ContainerSpec:
     """A container as declared. A value left out is the manager's own default when the container is made, and from then
-    on what it is.
+    on what it is. (`autostart` left out: a new container starts with its machine.)
 
     `image`: Proxmox: a template volume (`local:vztmpl/…`) or a tarball; LXC: a tarball of a root file system on the
     host, or `download:DISTRIBUTION:RELEASE:ARCHITECTURE`; Incus, LXD and Docker: an image by its reference.
@@ -63,13 +63,13 @@ class ContainerSpec:
     memory_gib: int | None = None
     shm_gib: int | None = None
     privileged: bool = False
-    nesting: bool = False
+    nesting: bool | None = None
     gpus: Literal["all"] | tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     network: str = ""
     storage: str = ""
-    autostart: bool = True
+    autostart: bool | None = None
     driver: str = "host"
     raw: tuple[str, ...] = ()
 

@@ -106,6 +106,14 @@ def test_a_block_is_replaced_and_what_a_person_wrote_stays_but_for_what_speaks_a
     assert lxc.merged(made, [], "# begin", "# end") == "# mine\nlxc.environment = A=1\n"
 
 
+def test_a_block_stays_where_it_is_and_one_without_an_end_is_not_guessed_at():
+    text = "lxc.uts.name = a\n# begin\nlxc.start.auto = 1\n# end\nlxc.environment = A=1\n"
+    assert lxc.merged(text, [("lxc.start.auto", "1")], "# begin", "# end") == text
+    assert lxc.merged(text, [("lxc.start.auto", "0")], "# begin", "# end") == text.replace("auto = 1", "auto = 0")
+    with pytest.raises(ValueError, match="no line '# end' comes after '# begin'"):
+        lxc.merged(text.replace("# end\n", ""), [("lxc.start.auto", "1")], "# begin", "# end")
+
+
 def test_an_empty_value_clears_what_came_before():
     entries = lxc.entries("lxc.cap.drop = a\nlxc.cap.drop =\nlxc.cap.drop = b\n")
     assert lxc.values(entries, "lxc.cap.drop") == ("b",)

@@ -46,8 +46,8 @@ mv -f "$draft" "$1"
 """
 """Takes from the file of its first argument the lines that it reads after a `-`, and puts those after a `+` above the
 first section, below which Proxmox would pass over them. `pct` has no word for `lxc.` lines; and it may have written
-the file since it was read, so that the edit is of the file as it is then, in one step. The second argument says how many
-lines are to come: a caller that goes away closes our input, which looks like its end."""
+the file since it was read, so that the edit is of the file as it is then, in one step. The second argument says how
+many lines are to come: a caller that goes away closes our input, which looks like its end."""
 
 _LIVE = ("onboot", "cores", "memory")
 """Keys whose change a running container takes."""
@@ -77,7 +77,7 @@ class Container:
         found = wanted_nodes(self.spec, known[nodes.nodes(self.spec.devices)], known[nodes.GPUS], str(self.hop))
         paths = [node.path for node in found]
         has = conf or Conf()
-        wanted, unwanted = self._keys(has, paths)
+        wanted, unwanted = self._keys(conf, paths)
         status = known[pct.status(self.hop.id)] or "stopped"
         if conf is None:
             yield self._create(wanted)
@@ -87,7 +87,7 @@ class Container:
         lines = self._lines(has, known)
         yield lines
         waits = unwanted or any(key not in _LIVE for key in _differing(has, wanted))
-        stale = has.pending or waits or isinstance(lines, Change)
+        stale = waits or isinstance(lines, Change)
         subject = f"state of {self.hop}"
         if status != "running":
             yield Change(subject, status, "running", (Action(("pct", "start", str(self.hop.id))),))
@@ -95,7 +95,7 @@ class Container:
             after = "running, with what has changed\nthe container is started anew: what runs in it ends"
             yield Change(subject, "running", after, (Action(("pct", "reboot", str(self.hop.id))),))
         else:
-            yield Kept(subject, "it runs")
+            yield Kept(subject, "it runs; changes wait for its next start" if has.pending else "it runs")
 
     def _refuse(self, known: Facts, conf: Conf | None) -> None:
         where, number = str(self.hop), self.hop.id
@@ -122,16 +122,18 @@ class Container:
             what = f"the container is {is_}privileged, and declared {wanted}privileged"
             raise DFlashError(what, where=where, cure=cure)
 
-    def _keys(self, has: Conf, paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    def _keys(self, conf: Conf | None, paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         """Keys as they are to be, and those to go."""
-        spec = self.spec
-        wanted = {"onboot": "1" if spec.autostart else "0"}
+        spec, has = self.spec, conf or Conf()
+        wanted = {}
+        if spec.autostart is not None or conf is None:
+            wanted["onboot"] = "0" if spec.autostart is False else "1"
         if spec.cores is not None:
             wanted["cores"] = str(spec.cores)
         if spec.memory_gib is not None:
             wanted["memory"] = str(spec.memory_gib * 1024)
         features = properties(has.keys.get("features", ""))
-        if spec.nesting or features.get("nesting") == "1":
+        if spec.nesting or (spec.nesting is False and features.get("nesting") == "1"):
             wanted["features"] = written({**features, "nesting": "1" if spec.nesting else "0"})
         if spec.network:
             # Without the address it had, the interface would be given a new one.
@@ -154,7 +156,7 @@ class Container:
         subject = f"configuration of {self.hop}"
         differing = _differing(has, wanted)
         if not differing and not unwanted:
-            return Kept(subject, f"all {len(wanted)} declared keys are so")
+            return Kept(subject, f"all {len(wanted)} declared keys are so" if wanted else "no key is declared")
         words = [word for key in differing for word in (f"--{key}", wanted[key])]
         delete = ["--delete", ",".join(unwanted)] if unwanted else []
         before = {key: has.keys[key] for key in [*differing, *unwanted] if key in has.keys}
