@@ -11,6 +11,7 @@ container:
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -34,14 +35,18 @@ class Mount:
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        for path in (self.host, self.inside):
-            _check(path)
+        for name in ("host", "inside"):
+            _check(getattr(self, name))
+            # As Docker tells of it, and so that one place has one name.
+            object.__setattr__(self, name, normal(getattr(self, name)))
+        if self.inside == "/":
+            raise ValueError("a mount can not be at /, which is the container's own")
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
     """A container as declared. A value left out is the manager's own default when the container is made, and from then
-    on what it is.
+    on what it is. (`autostart` left out: a new container starts with its machine.)
 
     `image`: Proxmox: a template volume (`local:vztmpl/…`) or a tarball; LXC: a tarball of a root file system on the
     host, or `download:DISTRIBUTION:RELEASE:ARCHITECTURE`; Incus, LXD and Docker: an image by its reference.
@@ -58,13 +63,13 @@ class ContainerSpec:
     memory_gib: int | None = None
     shm_gib: int | None = None
     privileged: bool = False
-    nesting: bool = False
+    nesting: bool | None = None
     gpus: Literal["all"] | tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     network: str = ""
     storage: str = ""
-    autostart: bool = True
+    autostart: bool | None = None
     driver: str = "host"
     raw: tuple[str, ...] = ()
 
@@ -102,6 +107,11 @@ class ContainerSpec:
         if self.driver in ("host", "image") or not self.gpus:
             return self.mounts
         return (*self.mounts, Mount(self.driver.rpartition("/")[0] or "/", INSTALLER, read_only=True))
+
+
+def normal(path: str) -> str:
+    """An absolute path without `//`, `.`, `..` and a slash at its end."""
+    return "/" + posixpath.normpath(path).lstrip("/")
 
 
 def _check(path: str) -> None:

@@ -114,6 +114,14 @@ def test_a_block_is_replaced_and_what_a_person_wrote_stays_but_for_what_speaks_a
     assert lxc.merged(made, [], "# begin", "# end") == "# mine\nlxc.environment = A=1\n"
 
 
+def test_a_block_stays_where_it_is_and_one_without_an_end_is_not_guessed_at():
+    text = "lxc.uts.name = a\n# begin\nlxc.start.auto = 1\n# end\nlxc.environment = A=1\n"
+    assert lxc.merged(text, [("lxc.start.auto", "1")], "# begin", "# end") == text
+    assert lxc.merged(text, [("lxc.start.auto", "0")], "# begin", "# end") == text.replace("auto = 1", "auto = 0")
+    with pytest.raises(ValueError, match="no line '# end' comes after '# begin'"):
+        lxc.merged(text.replace("# end\n", ""), [("lxc.start.auto", "1")], "# begin", "# end")
+
+
 def test_an_empty_value_clears_what_came_before():
     entries = lxc.entries("lxc.cap.drop = a\nlxc.cap.drop =\nlxc.cap.drop = b\n")
     assert lxc.values(entries, "lxc.cap.drop") == ("b",)
@@ -151,7 +159,8 @@ NEW = "lxc.mount.entry: tmpfs dev/shm tmpfs size=1g 0 0"
 
 
 def edited(path: Path, stdin: str) -> str:
-    subprocess.run(["sh", "-c", EDIT, "sh", str(path)], input=stdin, text=True, check=True)
+    count = str(len(stdin.splitlines()))
+    subprocess.run(["sh", "-c", EDIT, "sh", str(path), count], input=stdin, text=True, check=True)
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     return path.read_text()
 
@@ -175,6 +184,16 @@ def test_lines_are_put_at_the_end_of_a_file_without_sections(tmp_path: Path):
     path = tmp_path / "200.conf"
     path.write_text("arch: amd64\n")
     assert edited(path, f"+{NEW}\n") == f"arch: amd64\n{NEW}\n"
+
+
+@pytest.mark.parametrize("came", ["", "+lxc.environment: A=1\n", "+lxc.environment: A=1\n+lxc.env"])
+def test_a_file_stays_as_it_is_when_not_all_lines_of_an_edit_came(tmp_path: Path, came: str):
+    path = tmp_path / "200.conf"
+    path.write_text(CONF)
+    done = subprocess.run(["sh", "-c", EDIT, "sh", str(path), "2"], input=came, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (1, "of 2 lines not all came\n")
+    assert path.read_text() == CONF
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_file_is_written_whole_with_the_mode_it_had(tmp_path: Path):

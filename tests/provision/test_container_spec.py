@@ -42,6 +42,8 @@ def test_all_words_of_a_declaration_are_taken():
         ("image: x\nmounts: [{host: '/a b', inside: /c}]\n", "hosts.yaml:2:10: must be an absolute path"),
         ("image: x\nmounts: [{host: '/a,ro=0', inside: /c}]\n", "must be an absolute path"),
         ("image: x\nmounts: [{host: /a, inside: /c}, {host: /b, inside: /c}]\n", "two mounts are at /c"),
+        ("image: x\nmounts: [{host: /a, inside: /c}, {host: /b, inside: //c/}]\n", "two mounts are at /c"),
+        ("image: x\nmounts: [{host: /a, inside: /}]\n", "hosts.yaml:2:10: a mount can not be at /"),
         ('image: x\nraw: ["lxc.a = 1\\nlxc.b = 2"]\n', "a raw line is written"),
         ("image: x\nstorage: --unprivileged\n", "storage begins with a letter or a digit, and has no blanks"),
         ("image: x\ndriver: latest\n", "must be an absolute path"),
@@ -52,6 +54,11 @@ def test_what_no_manager_could_take_is_refused_with_its_place(text: str, said: s
         declared(text)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_one_place_has_one_name():
+    assert Mount("/srv//models/", "/models/./") == Mount("/srv/models", "/models")
+    assert Mount("/", "/host").host == "/"
 
 
 @pytest.mark.parametrize("hop", ["pct:200", "lxc:a", "incus:r:a", "lxd:a", "docker:a"])

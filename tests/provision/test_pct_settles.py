@@ -64,9 +64,9 @@ class Node:
                 keys = {**{key: value for key, value in conf.keys.items() if key not in gone}, **waiting}
                 keys.pop("delete", None)
                 self.write(keys, {}, [])
-            case ("sh", "-c", text, "sh", path):
+            case ("sh", "-c", text, "sh", path, lines):
                 assert (text, path) == (EDIT, "/etc/pve/lxc/200.conf")
-                subprocess.run(["sh", "-c", EDIT, "sh", str(self.file)], input=action.stdin, check=True)
+                subprocess.run(["sh", "-c", EDIT, "sh", str(self.file), lines], input=action.stdin, check=True)
             case _:
                 raise AssertionError(action.argv)
 
@@ -123,6 +123,6 @@ def test_a_container_is_made_changed_while_it_runs_and_each_time_nothing_is_left
 
 def test_a_mount_made_writable_keeps_its_place_and_what_else_was_said_of_it(tmp_path: Path):
     node = Node(tmp_path)
-    node.file.write_text("mp3: /srv/models,mp=/models,ro=1,backup=0\nonboot: 1\nunprivileged: 1\n")
+    node.file.write_text("mp3: /srv/models,mp=/models/,ro=1,backup=0\nonboot: 1\nunprivileged: 1\n")
     assert settled(node, ContainerSpec("x", mounts=(Mount("/srv/models", "/models"),)))
     assert pct.parse_conf(node.file.read_text()).keys["mp3"] == "/srv/models,mp=/models,backup=0"

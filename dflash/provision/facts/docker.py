@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,14 @@ _TOOLKIT = "command -v nvidia-container-runtime-hook || ls /etc/cdi/nvidia.yaml 
 
 _FORMAT = (
     '{"Id":{{json .Id}},"State":{{json .State.Status}},"Image":{{json .Config.Image}},'
-    '"HostConfig":{{json .HostConfig}},"Mounts":{{json .Mounts}}}'
+    '"HostConfig":{{json .HostConfig}},"Mounts":{{json .Mounts}},'
+    '"Visible":[{{range .Config.Env}}{{$pair := split . "="}}'
+    '{{if eq (index $pair 0) "NVIDIA_VISIBLE_DEVICES"}}{{json (index $pair 1)}}{{end}}{{end}}]}'
 )
-"""Not all of it: a container's environment may hold secrets."""
+"""Not all of it: a container's environment may hold secrets. Of that, what NVIDIA's runtime goes by."""
+
+
+_CDI = "nvidia.com/gpu="
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Inspected:
     devices: tuple[str, ...] = ()
     mounts: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
     """Source and whether it is read-only, by the path inside."""
+    volumes: tuple[str, ...] = ()
+    """Where what Docker itself keeps is mounted."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,8 @@ def parse_container(output: Output) -> Answer:
 
 def _inspected(found: Mapping[str, Any]) -> Inspected:
     host = found["HostConfig"]
-    binds = [each for each in found.get("Mounts") or () if each["Type"] == "bind"]
+    mounts = found.get("Mounts") or ()
+    binds = [each for each in mounts if each["Type"] == "bind"]
     return Inspected(
         id=found["Id"],
         state=found["State"],
@@ -78,17 +86,33 @@ def _inspected(found: Mapping[str, Any]) -> Inspected:
         network=host.get("NetworkMode", ""),
         restart=(host.get("RestartPolicy") or {}).get("Name", ""),
         privileged=bool(host.get("Privileged")),
-        gpus=_gpus(host.get("DeviceRequests") or ()),
+        gpus=_gpus(host.get("DeviceRequests") or ()) or _visible(host.get("Runtime"), found.get("Visible") or ()),
         devices=tuple(each["PathOnHost"] for each in host.get("Devices") or ()),
         mounts={each["Destination"]: (each["Source"], not each["RW"]) for each in binds},
+        volumes=tuple(each["Destination"] for each in mounts if each["Type"] != "bind"),
     )
 
 
 def _gpus(requests: Any) -> str:
+    """`--gpus` by their number or their names, or `--device nvidia.com/gpu=…`. A number counts from the first."""
     for each in requests:
-        if ["gpu"] in (each.get("Capabilities") or ()):
-            return "all" if each.get("Count") == -1 else ",".join(each.get("DeviceIDs") or ())
+        count, names = each.get("Count") or 0, each.get("DeviceIDs") or ()
+        if any(name.startswith(_CDI) for name in names):
+            return _named(names)
+        if any("gpu" in group for group in each.get("Capabilities") or ()):
+            return "all" if count == -1 else _named(names or [str(number) for number in range(count)])
     return ""
+
+
+def _visible(runtime: Any, names: Sequence[str]) -> str:
+    """What NVIDIA's runtime gives without `--gpus`."""
+    nothing = not names or names[-1] in ("", "void", "none")
+    return "" if nothing or "nvidia" not in (runtime or "") else _named(names[-1].split(","))
+
+
+def _named(names: Sequence[str]) -> str:
+    bare = [name.removeprefix(_CDI) for name in names]
+    return "all" if "all" in bare else ",".join(bare)
 
 
 def image(reference: str) -> Fact[bool]:

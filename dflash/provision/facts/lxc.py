@@ -66,6 +66,13 @@ def config(name: str) -> Fact[str | None]:
     return Fact(f"configuration of lxc:{name}", argv, lambda output: output.stdout if output.ok else None)
 
 
+def unread(output: Output) -> str:
+    """Why the output of `config` does not say what is in the file, or that there is none; empty where it does."""
+    if output.ok or "No such file" in output.stderr:
+        return ""
+    return (output.stderr.strip().splitlines() or ["no answer"])[-1]
+
+
 def rootfs(name: str) -> Fact[bool]:
     """Whether the container's root file system is there, with or without a configuration."""
     return Fact(f"root file system of lxc:{name}", ("sh", "-c", _ROOTFS, "sh", name), lambda output: output.ok)
@@ -112,27 +119,42 @@ def is_list(key: str) -> bool:
     return bool(_LISTS.fullmatch(key))
 
 
+def split(text: str, begin: str, end: str) -> tuple[list[str], list[str], list[str]]:
+    """The lines before a block, in it, and after it; `begin` and `end` are the lines around it. Without a block, all
+    are before it. Raises ValueError for a block that does not end."""
+    lines = text.splitlines()
+    marks = [line.strip() for line in lines]
+    if begin not in marks:
+        return lines, [], []
+    start = marks.index(begin)
+    if end not in marks[start:]:
+        raise ValueError(f"no line {end!r} comes after {begin!r}")
+    stop = marks.index(end, start)
+    return lines[:start], lines[start + 1 : stop], lines[stop + 1 :]
+
+
 def merged(text: str, wanted: Iterable[Entry], begin: str, end: str) -> str:
     """A configuration whose block between the lines `begin` and `end` holds `wanted`, and nothing else changed.
 
-    A line elsewhere goes only where it would speak against the block: the same key (of keys that come once), or a
-    mount at the same target.
+    A line elsewhere goes only where it would speak against the block. A new block comes last. Raises ValueError for a
+    block that does not end.
     """
     block = tuple(wanted)
-    targets = {each.target for each in binds(block)}
-    once = {key for key, _ in block if not is_list(key)}
-    lines, inside = [], False
-    for line in text.splitlines():
-        if line.strip() in (begin, end):
-            inside = line.strip() == begin
-        elif not inside and not _against(line, once, targets):
-            lines.append(line)
-    if not block:
-        return "".join(f"{line}\n" for line in lines)
-    written = [f"{key} = {value}".rstrip() for key, value in block]
-    return "".join(f"{line}\n" for line in [*lines, begin, *written, end])
+    before, _, after = ([line for line in part if not _against(line, block)] for part in split(text, begin, end))
+    written = [begin, *(f"{key} = {value}".rstrip() for key, value in block), end] if block else []
+    return "".join(f"{line}\n" for line in [*before, *written, *after])
 
 
-def _against(line: str, once: set[str], targets: set[str]) -> bool:
-    found = entries(line)
+def joined(text: str, wanted: Iterable[Entry]) -> str:
+    """A configuration that has `wanted`, and of what it had all that does not speak against it."""
+    more = tuple(wanted)
+    lines = [line for line in text.splitlines() if set(entries(line)) & {*more} or not _against(line, more)]
+    missing = [entry for entry in more if entry not in entries(text)]
+    return "\n".join([*lines, *(f"{key} = {value}".rstrip() for key, value in missing)])
+
+
+def _against(line: str, wanted: tuple[Entry, ...]) -> bool:
+    """Whether a line has the same key (of keys that come once), or a mount at the same target."""
+    found, targets = entries(line), {each.target for each in binds(wanted)}
+    once = {key for key, _ in wanted if not is_list(key)}
     return any(key in once for key, _ in found) or any(each.target in targets for each in binds(found))

@@ -68,7 +68,7 @@ def parse_conf(text: str) -> Conf:
 
 
 def _part(text: str) -> Conf:
-    pairs = re.findall(r"^([a-z][a-z0-9_-]*):\s*(.*?)\s*$", text, re.MULTILINE)
+    pairs = re.findall(r"^([a-z][a-z0-9_-]*):[ \t]*(.*?)[ \t]*$", text, re.MULTILINE)
     return Conf(dict(pairs), lxc.entries(text), text=text)
 
 

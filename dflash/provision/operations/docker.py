@@ -43,22 +43,26 @@ class Container:
             cure = "start Docker there, and see that this user may use it"
             raise DFlashError(answer.error, where=str(self.hop), cure=cure)
         self._refuse(known)
-        wanted, has = self._wanted(), answer.container
+        has = answer.container
+        wanted = self._wanted(has)
         if known[docker.image(self.spec.image)]:
             yield Kept(f"image {self.spec.image}", "it is there")
         else:
             yield Change(f"image {self.spec.image}", "", "there", (Action(("docker", "pull", self.spec.image)),))
         if has is None:
-            yield Change(f"container {self.hop}", "", _lines(wanted), (self._run(),))
+            yield Change(f"container {self.hop}", "", _lines(wanted), (self._run(wanted["restart"]),))
             return
         before = {key: getattr(has, key) for key in wanted}
-        differing = [key for key in wanted if before[key] != wanted[key]]
+        count = len(known[nodes.GPUS])
+        differing = [key for key in wanted if _meant(key, before[key], count) != _meant(key, wanted[key], count)]
         if any(key not in _UPDATED for key in differing):
-            yield self._anew(has, {key: before[key] for key in differing}, {key: wanted[key] for key in differing})
+            restart = wanted.get("restart", has.restart)
+            old, new = ({key: each[key] for key in differing} for each in (before, wanted))
+            yield self._anew(has, old, new, self._run(restart))
             return
         yield Kept(f"container {self.hop}", "it is as declared")
         if differing:
-            update = Action(("docker", "update", *self._limits(differing), self.hop.name))
+            update = Action(("docker", "update", *self._limits(differing, wanted.get("restart", "")), self.hop.name))
             old, new = ({key: each[key] for key in differing} for each in (before, wanted))
             yield Change(f"limits of {self.hop}", _lines(old), _lines(new), (update,))
         else:
@@ -81,15 +85,13 @@ class Container:
             cure = "install nvidia-container-toolkit there, then `nvidia-ctk runtime configure` and restart Docker"
             raise DFlashError("`--gpus` needs NVIDIA's container toolkit", where=where, cure=cure)
 
-    def _wanted(self) -> dict[str, Any]:
+    def _wanted(self, has: Inspected | None) -> dict[str, Any]:
         """What is declared, as `docker inspect` would show it; what is left out is not compared."""
         spec = self.spec
-        wanted: dict[str, Any] = {
-            "image": spec.image,
-            "restart": "unless-stopped" if spec.autostart else "no",
-            "privileged": spec.privileged,
-        }
+        restart = "no" if spec.autostart is False else "unless-stopped"
+        wanted: dict[str, Any] = {"image": spec.image, "privileged": spec.privileged}
         declared: dict[str, Any] = {
+            "restart": restart if spec.autostart is not None or has is None else "",
             "cores": float(spec.cores or 0),
             "memory": (spec.memory_gib or 0) * _GIB,
             "shm": (spec.shm_gib or 0) * _GIB,
@@ -100,20 +102,20 @@ class Container:
         }
         return {**wanted, **{key: value for key, value in declared.items() if value}}
 
-    def _limits(self, keys: Sequence[str]) -> list[str]:
+    def _limits(self, keys: Sequence[str], restart: str) -> list[str]:
         """Swap is what memory is, no more: a training that swaps is a training that stands."""
-        wanted = self._wanted()
         words: list[str] = []
-        if "cores" in keys and "cores" in wanted:
-            words += ["--cpus", f"{wanted['cores']:g}"]
-        if "memory" in keys and "memory" in wanted:
-            words += ["--memory", str(wanted["memory"]), "--memory-swap", str(wanted["memory"])]
-        return [*words, *(["--restart", wanted["restart"]] if "restart" in keys else [])]
+        if "cores" in keys and self.spec.cores:
+            words += ["--cpus", str(self.spec.cores)]
+        if "memory" in keys and self.spec.memory_gib:
+            memory = str(self.spec.memory_gib * _GIB)
+            words += ["--memory", memory, "--memory-swap", memory]
+        return [*words, *(["--restart", restart] if "restart" in keys else [])]
 
-    def _run(self) -> Action:
+    def _run(self, restart: str) -> Action:
         spec = self.spec
         words = ["docker", "run", "--detach", "--init", "--name", self.hop.name]
-        words += ["--network", spec.network or "host", *self._limits(_UPDATED)]
+        words += ["--network", spec.network or "host", *self._limits(_UPDATED, restart)]
         words += ["--shm-size", str(spec.shm_gib * _GIB)] if spec.shm_gib else []
         words += ["--privileged"] if spec.privileged else []
         if spec.gpus:
@@ -126,13 +128,13 @@ class Container:
             words += ["--mount", f"type=bind,source={mount.host},target={mount.inside}{only}"]
         return Action((*words, "--entrypoint", "sleep", spec.image, "infinity"))
 
-    def _anew(self, has: Inspected, before: dict[str, Any], after: dict[str, Any]) -> Change:
+    def _anew(self, has: Inspected, before: dict[str, Any], after: dict[str, Any], run: Action) -> Change:
         aside = f"{self.hop.name}-{has.id[:12]}"
         note = (
             f"made anew: what runs in it ends; what was written into it, outside of mounts, stays in {aside}, "
             "which `docker rm` removes"
         )
-        undeclared = sorted(set(has.mounts) - {mount.inside for mount in self.spec.mounts})
+        undeclared = sorted({*has.mounts, *has.volumes} - {mount.inside for mount in self.spec.mounts})
         if undeclared:
             note += f"\nwithout {', '.join(undeclared)}, which is mounted and not declared"
         actions = [Action(("docker", "stop", self.hop.name))] if has.state in ("running", "paused") else []
@@ -140,9 +142,16 @@ class Container:
         actions += [
             Action(("docker", "update", "--restart", "no", self.hop.name)),
             Action(("docker", "rename", self.hop.name, aside)),
-            self._run(),
+            run,
         ]
         return Change(f"container {self.hop}", _lines(before), f"{_lines(after)}\n{note}", tuple(actions))
+
+
+def _meant(key: str, value: Any, count: int) -> Any:
+    """A value without what makes no difference: an order, or the numbers of all GPUs in place of their word."""
+    if key == "gpus":
+        return set(map(str, range(count))) if value == "all" and count else set(value.split(","))
+    return set(value) if key == "devices" else value
 
 
 def _lines(values: dict[str, Any]) -> str:

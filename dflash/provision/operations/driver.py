@@ -27,6 +27,13 @@ from dflash.provision.fact import Fact, Facts
 from dflash.provision.facts import inside
 from dflash.provision.operation import Action, Change, Kept
 
+INSTALL = """set -e
+without=--no-kernel-module
+case $(sh "$1" --advanced-options) in *--no-kernel-modules*) without=--no-kernel-modules ;; esac
+sh "$1" --silent "$without" --no-nouveau-check --no-backup
+"""
+"""The installer. Newer ones have another word for leaving the kernel modules out, and each knows its own alone."""
+
 
 @dataclass(frozen=True)
 class Driver:
@@ -72,6 +79,5 @@ class Driver:
         if version is None or version[0] != module:
             cure = f"put NVIDIA-Linux-…-{module}.run into {folder or '/'} of the host, and declare it"
             raise DFlashError(f"{name} is not the installer of {module}", where="NVIDIA driver", cure=cure)
-        # -K: no kernel modules. The long word for it differs between versions of the installer.
-        argv = ("sh", f"{INSTALLER}/{name}", "--silent", "-K", "--no-nouveau-check", "--no-backup")
+        argv = ("sh", "-c", INSTALL, "sh", f"{INSTALLER}/{name}")
         return Change("NVIDIA driver", before or "", module, (Action(argv), Action(("ldconfig",))))

@@ -10,7 +10,7 @@ from dflash.errors import DFlashError
 from dflash.hosts.chain import Incus, Lxd
 from dflash.provision.container import ContainerSpec, wanted_gpus, wanted_nodes
 from dflash.provision.fact import Fact, Facts
-from dflash.provision.facts import incus, nodes
+from dflash.provision.facts import incus, lxc, nodes
 from dflash.provision.facts.incus import Devices, Instance
 from dflash.provision.operation import Action, Change, Kept
 from dflash.provision.operations import binds
@@ -44,7 +44,7 @@ class Container:
         if self.spec.binds_driver and not known[incus.TOOLKIT]:
             cure = "install nvidia-container-toolkit there, or declare driver: image"
             raise DFlashError("the host has no nvidia-container-cli", where=str(self.hop), cure=cure)
-        config, devices = self._config(), self._devices(known)
+        config, devices = self._config(answer.instance), self._devices(known)
         if answer.instance is None:
             pool = ("-s", self.spec.storage) if self.spec.storage else ()
             network = ("-n", self.spec.network) if self.spec.network else ()
@@ -74,16 +74,18 @@ class Container:
     def _target(self) -> str:
         return incus.target(self.hop)
 
-    def _config(self) -> dict[str, str]:
+    def _config(self, has: Instance | None) -> dict[str, str]:
         spec = self.spec
         raw = [*binds.memory_lines(spec), *binds.raw_lines(spec)]
+        lines = has.expanded_config.get("raw.lxc", "") if has else ""
+        autostart = spec.autostart if spec.autostart is not None or has else True
         wanted = {
-            "boot.autostart": str(spec.autostart).lower(),
+            "boot.autostart": "" if autostart is None else str(autostart).lower(),
             "limits.cpu": str(spec.cores or ""),
             "limits.memory": f"{spec.memory_gib}GiB" if spec.memory_gib else "",
             "nvidia.driver.capabilities": "compute,utility" if spec.binds_driver else "",
             "nvidia.runtime": "true" if spec.binds_driver else "",
-            "raw.lxc": binds.shown(raw),
+            "raw.lxc": lxc.joined(lines, raw) if raw else "",
             "security.nesting": "true" if spec.nesting else "",
             "security.privileged": "true" if spec.privileged else "",
         }
@@ -110,13 +112,14 @@ class Container:
     def _configure(self, has: Instance, config: Mapping[str, str]) -> Iterator[tuple[Change | Kept, bool]]:
         """Each step, and whether it stops the instance."""
         subject = f"configuration of {self.hop}"
-        gone = [key for key in ("security.privileged", "security.nesting") if key not in config]
+        gone = [] if self.spec.privileged else ["security.privileged"]
+        gone += ["security.nesting"] if self.spec.nesting is False else []
         unset = [key for key in gone if has.expanded_config.get(key) == "true"]
         now = {key: has.expanded_config.get(key, "") for key in [*config, *unset]}
         target = {**config, **dict.fromkeys(unset, "false")}
         differing = sorted(key for key in target if now[key].strip() != target[key].strip())
         if not differing:
-            yield Kept(subject, f"all {len(target)} declared keys are so"), False
+            yield Kept(subject, f"all {len(target)} declared keys are so" if target else "no key is declared"), False
             return
         stops = has.status != "Stopped" and not all(key.startswith(_LIVE) for key in differing)
         stop = (Action(("sh", "-c", STOP, "sh", self._client, self._target)),) if stops else ()

@@ -101,8 +101,7 @@ class Container:
             raise DFlashError("LXC is not installed", where=str(self.hop), cure="install the package lxc there")
         folder = f"{place}/{self.hop.name}"
         text = known[lxc.config(self.hop.name)]
-        if text is not None:
-            self._refuse(lxc.entries(text))
+        self._refuse(text, known)
         ids = None if self.spec.privileged or text is not None else self._ids(known)
         old = self._base(folder, ids) if text is None else text
         new = lxc.merged(old, self._wanted(known), BEGIN, END)
@@ -128,6 +127,10 @@ class Container:
         if text is not None and before == after:
             yield Kept(f"configuration of {self.hop}", "what is declared is in it")
         else:
+            # A byte that is not UTF-8 was read as U+FFFD, and would be written back as that.
+            if "\ufffd" in new:
+                what = "it is not UTF-8, so it can not be edited"
+                raise DFlashError(what, where=f"{folder}/config", cure="write it in UTF-8")
             write = write_text(f"{folder}/config", new)
             # Stopped first: one that still runs beside a new file would look as if it had been started with it.
             stop = (Action(("lxc-stop", "-n", name, "-t", "60")),) if running else ()
@@ -142,8 +145,18 @@ class Container:
         else:
             yield Change(f"state of {self.hop}", (state or "absent").lower(), "running", (start,))
 
-    def _refuse(self, before: tuple[Entry, ...]) -> None:
-        privileged = not lxc.values(before, "lxc.idmap")
+    def _refuse(self, text: str | None, known: Facts) -> None:
+        where = f"{known[lxc.PLACE]}/{self.hop.name}/config"
+        if why := lxc.unread(known.outputs[lxc.config(self.hop.name)]):
+            raise DFlashError(f"it can not be read: {why}", where=where, cure="see that `cat` prints it there")
+        if text is None:
+            return
+        try:
+            lxc.split(text, BEGIN, END)
+        except ValueError as failure:
+            cure = "put it where the declared lines end"
+            raise DFlashError(str(failure), where=where, cure=cure) from None
+        privileged = not lxc.values(lxc.entries(text), "lxc.idmap")
         if privileged != self.spec.privileged:
             is_, wanted = ("", "un") if privileged else ("un", "")
             what = f"the container is {is_}privileged, and declared {wanted}privileged"
@@ -174,8 +187,7 @@ class Container:
         spec = self.spec
         found = wanted_nodes(spec, known[nodes.nodes(spec.devices)], known[nodes.GPUS], str(self.hop))
         return [
-            *([("lxc.include", f"{_SHIPPED}/nesting.conf")] if spec.nesting else []),
-            ("lxc.start.auto", "1" if spec.autostart else "0"),
+            *self._choices(known[lxc.config(self.hop.name)]),
             *self._limits(known[UNIFIED]),
             *self._network(),
             *binds.device_lines(found),
@@ -184,6 +196,17 @@ class Container:
             *binds.mount_lines(spec),
             *binds.raw_lines(spec),
         ]
+
+    def _choices(self, text: str | None) -> Iterator[Entry]:
+        """What may be left to what was once declared, or to a person."""
+        block = lxc.entries("\n".join(lxc.split(text or "", BEGIN, END)[1]))
+        nesting, before = ("lxc.include", f"{_SHIPPED}/nesting.conf"), lxc.values(block, "lxc.start.auto")
+        if self.spec.nesting or (self.spec.nesting is None and nesting in block):
+            yield nesting
+        if self.spec.autostart is not None:
+            yield "lxc.start.auto", "1" if self.spec.autostart else "0"
+        elif text is None or before:
+            yield "lxc.start.auto", before[-1] if before else "1"
 
     def _limits(self, unified: bool) -> Iterator[Entry]:
         """A limit that the host's cgroups do not know would keep the container from starting."""

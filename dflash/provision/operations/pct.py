@@ -14,7 +14,7 @@ from typing import Any
 
 from dflash.errors import DFlashError
 from dflash.hosts.chain import Pct
-from dflash.provision.container import ContainerSpec, Mount, wanted_nodes
+from dflash.provision.container import ContainerSpec, Mount, normal, wanted_nodes
 from dflash.provision.fact import Fact, Facts
 from dflash.provision.facts import driver, lxc, nodes, pct
 from dflash.provision.facts.lxc import Entry
@@ -24,7 +24,10 @@ from dflash.provision.operations import binds
 
 EDIT = """set -e
 draft="$1.tmp.$$"
-trap 'rm -f "$draft"' EXIT
+edits=$(mktemp)
+trap 'rm -f "$draft" "$edits"' EXIT
+cat >"$edits"
+[ "$(wc -l <"$edits")" -eq "$2" ] || { echo "of $2 lines not all came" >&2; exit 1; }
 awk '
     function said(line, key) {
         gsub(/^[ \\t]+|[ \\t]+$/, "", line)
@@ -38,12 +41,13 @@ awk '
     /^\\[/ && !below { below = 1; add(); if (count) print "" }
     below || !/^[ \\t]*lxc\\./ || !(said($0) in gone)
     END { if (!below) add() }
-' - "$1" >"$draft"
+' "$edits" "$1" >"$draft"
 mv -f "$draft" "$1"
 """
 """Takes from the file of its first argument the lines that it reads after a `-`, and puts those after a `+` above the
 first section, below which Proxmox would pass over them. `pct` has no word for `lxc.` lines; and it may have written
-the file since it was read, so that the edit is of the file as it is then, in one step."""
+the file since it was read, so that the edit is of the file as it is then, in one step. The second argument says how
+many lines are to come: a caller that goes away closes our input, which looks like its end."""
 
 _LIVE = ("onboot", "cores", "memory")
 """Keys whose change a running container takes."""
@@ -73,7 +77,7 @@ class Container:
         found = wanted_nodes(self.spec, known[nodes.nodes(self.spec.devices)], known[nodes.GPUS], str(self.hop))
         paths = [node.path for node in found]
         has = conf or Conf()
-        wanted, unwanted = self._keys(has, paths)
+        wanted, unwanted = self._keys(conf, paths)
         status = known[pct.status(self.hop.id)] or "stopped"
         if conf is None:
             yield self._create(wanted)
@@ -83,7 +87,7 @@ class Container:
         lines = self._lines(has, known)
         yield lines
         waits = unwanted or any(key not in _LIVE for key in _differing(has, wanted))
-        stale = has.pending or waits or isinstance(lines, Change)
+        stale = waits or isinstance(lines, Change)
         subject = f"state of {self.hop}"
         if status != "running":
             yield Change(subject, status, "running", (Action(("pct", "start", str(self.hop.id))),))
@@ -91,7 +95,7 @@ class Container:
             after = "running, with what has changed\nthe container is started anew: what runs in it ends"
             yield Change(subject, "running", after, (Action(("pct", "reboot", str(self.hop.id))),))
         else:
-            yield Kept(subject, "it runs")
+            yield Kept(subject, "it runs; changes wait for its next start" if has.pending else "it runs")
 
     def _refuse(self, known: Facts, conf: Conf | None) -> None:
         where, number = str(self.hop), self.hop.id
@@ -118,16 +122,18 @@ class Container:
             what = f"the container is {is_}privileged, and declared {wanted}privileged"
             raise DFlashError(what, where=where, cure=cure)
 
-    def _keys(self, has: Conf, paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    def _keys(self, conf: Conf | None, paths: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         """Keys as they are to be, and those to go."""
-        spec = self.spec
-        wanted = {"onboot": "1" if spec.autostart else "0"}
+        spec, has = self.spec, conf or Conf()
+        wanted = {}
+        if spec.autostart is not None or conf is None:
+            wanted["onboot"] = "0" if spec.autostart is False else "1"
         if spec.cores is not None:
             wanted["cores"] = str(spec.cores)
         if spec.memory_gib is not None:
             wanted["memory"] = str(spec.memory_gib * 1024)
         features = properties(has.keys.get("features", ""))
-        if spec.nesting or features.get("nesting") == "1":
+        if spec.nesting or (spec.nesting is False and features.get("nesting") == "1"):
             wanted["features"] = written({**features, "nesting": "1" if spec.nesting else "0"})
         if spec.network:
             # Without the address it had, the interface would be given a new one.
@@ -150,7 +156,7 @@ class Container:
         subject = f"configuration of {self.hop}"
         differing = _differing(has, wanted)
         if not differing and not unwanted:
-            return Kept(subject, f"all {len(wanted)} declared keys are so")
+            return Kept(subject, f"all {len(wanted)} declared keys are so" if wanted else "no key is declared")
         words = [word for key in differing for word in (f"--{key}", wanted[key])]
         delete = ["--delete", ",".join(unwanted)] if unwanted else []
         before = {key: has.keys[key] for key in [*differing, *unwanted] if key in has.keys}
@@ -166,7 +172,7 @@ class Container:
         if not missing and not gone:
             return Kept(subject, "they are as declared" if wanted else "none are declared")
         lines = [f"{sign}{key}: {value}\n" for sign, each in (("-", gone), ("+", missing)) for key, value in each]
-        argv = ("sh", "-c", EDIT, "sh", f"/etc/pve/lxc/{self.hop.id}.conf")
+        argv = ("sh", "-c", EDIT, "sh", f"/etc/pve/lxc/{self.hop.id}.conf", str(len(lines)))
         return Change(subject, binds.shown(gone), binds.shown(missing), (Action(argv, "".join(lines).encode()),))
 
     def _against(self, entry: Entry, wanted: Sequence[Entry]) -> bool:
@@ -192,7 +198,7 @@ def _placed(
 ) -> dict[str, str]:
     """Keys such as dev0 for the properties `wanted`: where one of the same `identity` is, else the first free ones.
     What else a person gave one that is there (`gid`, `backup`) it keeps."""
-    taken = {each.get(identity): key for key, each in has.items()}
+    taken = {normal(each.get(identity, "")): key for key, each in has.items()}
     free = (f"{kind}{number}" for number in itertools.count() if f"{kind}{number}" not in has)
     placed = {}
     for each in wanted:
