@@ -266,11 +266,12 @@ def test_a_program_of_this_machine_is_put_there_and_runs(engine: Any, tmp_path: 
     assert engine(uv)[0].changes == 0
 
 
-def test_a_folder_is_bound_and_stays_so(host: Host, tmp_path: Path):
+def test_a_folder_is_bound_and_stays_so_at_a_place_behind_a_link_too(host: Host, tmp_path: Path):
     with small_file_system(tmp_path / "small", "1m"):  # skips where nobody may mount
         (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file").write_text("x")
-    place = tmp_path / "place"
+    (tmp_path / "link").symlink_to(tmp_path)
+    place = tmp_path / "link" / "place"
     spec = MachineSpec(mounts={str(place): MountSpec(source=str(tmp_path / "data"))})
     try:
         assert provision(host, spec, only=["mounts"])[0].changes == 1
