@@ -35,7 +35,7 @@ def check(*, host: str, fix: bool, pipeline: str, root: str, as_json: bool) -> N
 
     answers = everywhere(hosts, one, lambda found: "ok" if found.ok else f"wrong: {found.layer}")
     if as_json:
-        print_json({"hosts": [found.to_json() for _, found in answers]})
+        print_json({"hosts": [found.to_json() for _, found in answers] + answers.failures()})
     for _, found in () if as_json else answers:
         _show(found, named=len(hosts) > 1)
     answers.leave()

@@ -170,10 +170,16 @@ def connected(body: Callable[[Host, Connection], T]) -> Callable[[Host], T]:
 
 @dataclass(frozen=True)
 class Answers(Generic[T]):
-    """What a verb got from its hosts: (host, value) where it went well, and the exit status that is true of all."""
+    """What a verb got from its hosts: (host, value) where it went well, the exit status that is true of all, and
+    (host, failure) where there is a failure that was not raised."""
 
     values: list[tuple[Host, T]]
     status: int
+    failed: tuple[tuple[Host, DFlashError], ...] = ()
+
+    def failures(self) -> list[dict[str, str]]:
+        """Those that failed, as plain values."""
+        return [{"host": each.name, "error": str(failure)} for each, failure in self.failed]
 
     def __iter__(self) -> Iterator[tuple[Host, T]]:
         return iter(self.values)
@@ -193,15 +199,16 @@ def everywhere(
 
     if len(hosts) == 1:
         return Answers([(hosts[0], body(hosts[0]))], 0)
-    rows, values = [], []
+    rows, values, failed = [], [], []
     for each, outcome, seconds in on_all(hosts, body):
         if isinstance(outcome, DFlashError):
+            failed.append((each, outcome))
             rows.append((each.name, "failed", f"{seconds:.2f} s", str(outcome)))
         else:
             values.append((each, outcome))
             rows.append((each.name, ending(outcome), f"{seconds:.2f} s", ""))
     _summary(rows)
-    return Answers(values, 1 if any(row[1] != "ok" for row in rows) else 0)
+    return Answers(values, 1 if any(row[1] != "ok" for row in rows) else 0, tuple(failed))
 
 
 def _summary(rows: Sequence[tuple[str, str, str, str]]) -> None:

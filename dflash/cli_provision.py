@@ -33,7 +33,7 @@ def provision(*, host: str, only: Sequence[str], preview: bool, as_json: bool) -
 
     answers = everywhere(hosts, one)
     if as_json:
-        print_json({"hosts": [_plain(each, done) for each, done in answers]})
+        print_json({"hosts": [_plain(each, done) for each, done in answers] + answers.failures()})
     for each, done in answers:
         print(_summed_up(each.name, done, preview), file=sys.stderr)
     answers.leave()

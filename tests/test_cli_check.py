@@ -36,6 +36,15 @@ def test_one_document_says_all_of_a_host(capsys: pytest.CaptureFixture[str]) -> 
     assert {"severity", "subject", "found", "cure", "name", "cause", "layer"} == set(found["findings"][0])
 
 
+def test_a_host_that_failed_among_several_is_in_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        check("local,ssh:root@127.0.0.1:9", as_json=True)
+    found, failed = json.loads(capsys.readouterr().out)["hosts"]
+    assert found["host"] == "local"
+    assert failed["host"] == "ssh:root@127.0.0.1:9"
+    assert "refused the connection" in failed["error"]
+
+
 def test_what_is_wrong_is_shown_with_the_layer_to_begin_with(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         check("local/docker:dflash-nowhere")

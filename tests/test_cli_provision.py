@@ -64,7 +64,7 @@ def test_several_hosts_at_once_give_one_document_and_a_table(inventory: Path):
     (inventory / "gpu2").write_text("in the way")
     done = provision(inventory, "--host", "gpu1,gpu2", "--only", "directories", "--json")
     assert done.returncode == 1
-    (one,) = json.loads(done.stdout)["hosts"]
+    one, other = json.loads(done.stdout)["hosts"]
     assert (one["host"], one["changes"], one["machines"][0]["layer"]) == ("gpu1", 3, "local")
     assert one["machines"][0]["steps"][0] == {
         "operation": "directories",
@@ -73,6 +73,8 @@ def test_several_hosts_at_once_give_one_document_and_a_table(inventory: Path):
         "before": "absent",
         "after": "a directory",
     }
+    assert other["host"] == "gpu2"
+    assert "Not a directory" in other["error"]
     assert "2 hosts: 1 ok, 1 failed" in done.stderr
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dflash.errors import DFlashError
+from dflash.errors import BusyError, DFlashError
 from dflash.hosts.chain import Chain, Sudo
 from dflash.hosts.command import Command
 from dflash.hosts.connection import Connection
@@ -16,14 +16,16 @@ from dflash.hosts.failures import ContainerMissing, ContainerStopped, HostError,
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.provision.bare import PACKAGE, install_python
+from dflash.provision.busy import ends_work, running_jobs
 from dflash.provision.declaration import MachineSpec
 from dflash.provision.fact import MISSING, Facts, read
 from dflash.provision.facts.users import LOGIN, Login
 from dflash.provision.failures import ActionFailed
 from dflash.provision.operation import Action, Change, Kept
-from dflash.provision.planning import Declared, Named, Refused, Stage, Step, lines_of, planned, stages
+from dflash.provision.planning import Declared, Named, Refused, Stage, Step, lines_of, plan_of, planned, stages
 
 Tell = Callable[[str], object]
+Busy = Callable[[Sequence[Step]], Iterable[BusyError]]
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ def provision(
 
     Raises:
         UsageError: the declaration does not fit the chain.
+        BusyError: a container would be stopped, and a job runs in it.
         ActionFailed: a command of a change ended badly.
         HostError: a machine can not be reached, or nobody may be root there.
         DFlashError: something can not be made so, as its operation says.
@@ -61,11 +64,13 @@ def provision(
         if not stage.operations(_NOBODY):
             continue
         if not preview:
-            done.append(_applied(stage, tell))
+            done.append(_applied(stage, host, tell))
             continue
         remade = any(isinstance(step.outcome, Change) and step.name == "container" for step in _steps(done))
         try:
             done.append(_previewed(stage, tell, first=remade))
+            for busy in _busy(host, done[-1].steps):
+                tell(f"{stage.chain} would refuse: {busy}")
         except (ContainerMissing, ContainerStopped):
             if not remade:
                 raise
@@ -90,7 +95,16 @@ def _previewed(stage: Stage, tell: Tell, *, first: bool) -> Provisioned:
         return _as_declared(stage, tell, "python3 is installed first", (_bare_step(),))
 
 
-def _applied(stage: Stage, tell: Tell) -> Provisioned:
+def _busy(host: Host, steps: Iterable[Step]) -> Iterator[BusyError]:
+    """Why `steps` may not be done now: one for each job of `host` whose container they stop."""
+    if any(step.name == "container" and isinstance(step.outcome, Change) and ends_work(step.outcome) for step in steps):
+        for job in running_jobs(host):
+            what = f"job {job.id} runs in the container, which would be stopped"
+            cure = f"wait until it has ended, or end it: ./inv stop {job.id} --host {host.name}"
+            yield BusyError(what, where=host.name, cure=cure)
+
+
+def _applied(stage: Stage, host: Host, tell: Tell) -> Provisioned:
     first: list[Step] = []
     try:
         opened = _Machine(stage.chain)
@@ -104,7 +118,7 @@ def _applied(stage: Stage, tell: Tell) -> Provisioned:
         opened = _Machine(stage.chain)
     with opened as machine:
         operations = stage.operations(machine.login)
-        made = machine.apply(operations, tell)
+        made = machine.apply(operations, tell, lambda steps: _busy(host, steps))
     return Provisioned(made.layer, (*first, *made.steps))
 
 
@@ -119,7 +133,11 @@ class _Machine:
         self._did: list[str] = []
         with contextlib.ExitStack() as stack:
             self._connection: Connection = stack.enter_context(reach(chain))
-            self.login = read(self._connection, [LOGIN])[LOGIN]
+            login = read(self._connection, [LOGIN])[LOGIN]
+            if login is None:
+                cure = "try `id` there: a directory of users may not answer"
+                raise HostError("it does not say as whom one logs in", layer=self.layer, cure=cure)
+            self.login = login
             if self.login.uid != 0:
                 try:
                     self._connection = stack.enter_context(reach(Chain((*chain.hops, Sudo()))))
@@ -142,17 +160,21 @@ class _Machine:
         _tell_steps(steps, self.layer, tell)
         return Provisioned(self.layer, tuple(steps))
 
-    def apply(self, operations: Sequence[Named], tell: Tell) -> Provisioned:
+    def apply(self, operations: Sequence[Named], tell: Tell, busy: Busy = lambda steps: ()) -> Provisioned:
         """Plan all, tell it, and then do it in order; each operation is planned anew once anything has changed. In the
-        end those that changed something must have nothing left to do."""
+        end those that changed something must have nothing left to do. What is `busy` refuses."""
         known = self.known(operations)
-        self.told(planned(operations, known), tell)
+        for refusal in busy(self.told(planned(operations, known), tell).steps):
+            raise refusal
         steps: list[Step] = []
         changed: list[Named] = []
         for each in operations:
             for outcome in self._planned(each, self.known([each]) if changed else known):
                 steps.append(Step(each.name, outcome))
                 if isinstance(outcome, Change):
+                    for refusal in busy(steps[-1:]) if changed else ():  # it may have come up only now
+                        refusal.what += self._done_before()
+                        raise refusal
                     self._change(outcome, tell)
                     changed += [each] if each not in changed else []
         self._prove(changed)
@@ -160,7 +182,7 @@ class _Machine:
 
     def _planned(self, each: Named, known: Facts) -> list[Change | Kept]:
         try:
-            return list(each.operation.plan(known))
+            return plan_of(each, known)
         except DFlashError as failure:
             failure.where = f"{self.layer} {each.subject}"
             failure.what += self._done_before()
@@ -201,7 +223,7 @@ class _Machine:
             return
         known = self.known(changed)
         for each in changed:
-            for outcome in each.operation.plan(known):
+            for outcome in plan_of(each, known):
                 if isinstance(outcome, Change):
                     what = f"{outcome.subject}: its commands ended well, and it still is: {outcome.before}"
                     raise ActionFailed(what, where=self.layer, cure="look there what keeps it from being so")

@@ -12,12 +12,13 @@ gpu1:
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Annotated, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 from dflash.document import load
 from dflash.hosts.chain import looks_like_chain
@@ -34,6 +35,9 @@ LIMITS = (
 def _package(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+._-]*(:[a-z0-9]+)?(=[A-Za-z0-9.+:~-]+)?", text):
         raise ValueError(f"{text!r} is not a package; write NAME or NAME=VERSION")
+    # apt-get takes a last - or + for what is to be done with the package, were it that of a version.
+    if text.endswith("-") or (text.endswith("+") and ("=" in text or not text.endswith("++"))):
+        raise ValueError(f"{text!r} is not a package: apt would read the last {text[-1]!r} as an order")
     return text
 
 
@@ -49,14 +53,19 @@ def _path(text: str) -> str:
     return text.rstrip("/")
 
 
+def _quoted(value: Any) -> Any:
+    if isinstance(value, float):
+        raise ValueError(f"{value} is a number, in which 3.10 is 3.1; write it in quotes, as '3.11'")
+    return value
+
+
 def _python(text: str) -> str:
     """A plain `3.12` is any 3.12."""
     wanted = f"=={text}.*" if re.fullmatch(r"[0-9]+\.[0-9]+", text) else text
-    try:
-        SpecifierSet(wanted)
-    except InvalidSpecifier:
-        raise ValueError(f"{text!r} is not a Python; write '3.12', or a range such as '>=3.11,<3.13'") from None
-    return wanted
+    with contextlib.suppress(InvalidSpecifier):
+        if SpecifierSet(wanted):
+            return wanted
+    raise ValueError(f"{text!r} is not a Python; write '3.12', or a range such as '>=3.11,<3.13'")
 
 
 def _limits(values: dict[str, Any]) -> dict[str, Any]:
@@ -71,6 +80,8 @@ def _limits(values: dict[str, Any]) -> dict[str, Any]:
 def _source(text: str) -> str:
     if not re.fullmatch(r"\S[^\n\0]*", text) or text.startswith("-"):
         raise ValueError(f"{text!r} can not be mounted; write a path, or server:/export")
+    if re.match("[A-Z]+=", text):
+        raise ValueError(f"{text!r} is fstab's way; write the disk's path, such as /dev/disk/by-uuid/… or by-label/…")
     return _path(text) if text.startswith("/") else text
 
 
@@ -113,7 +124,7 @@ class MachineSpec(PartSpec):
     """What the end of a chain must have, what its GPUs, and, where a container is on the way, what the `host` before
     it and the `container` itself."""
 
-    python: Annotated[str, AfterValidator(_python)] = ">=3.11,<3.13"
+    python: Annotated[str, BeforeValidator(_quoted), AfterValidator(_python)] = ">=3.11,<3.13"
     persistence: bool = False
     host: PartSpec = PartSpec()
     container: ContainerSpec | None = None
@@ -133,6 +144,8 @@ def declared(name: str, file: str | Path) -> MachineSpec:
     if "machine" not in document.data[name]:
         return MachineSpec()
     spec: MachineSpec = validated(MachineSpec, document, (name, "machine"))
-    if spec.groups and not spec.user:
-        raise document.error("groups are a user's", (name, "machine", "groups"), key=True, cure="name the user")
+    for part, place in ((spec, ()), (spec.host, ("host",))):
+        if part.groups and not part.user:
+            where = (name, "machine", *place, "groups")
+            raise document.error("groups are a user's", where, key=True, cure="name the user")
     return spec

@@ -23,7 +23,7 @@ from dflash.provision.facts.users import Login
 from dflash.provision.operation import Change, Kept, Operation
 from dflash.provision.operations.container import inside, on_host
 from dflash.provision.operations.directory import Directory
-from dflash.provision.operations.limits import Limits
+from dflash.provision.operations.limits import WITHOUT_LOGIN, Limits
 from dflash.provision.operations.mounts import Mount
 from dflash.provision.operations.packages import Packages
 from dflash.provision.operations.persistence import PersistenceMode
@@ -93,11 +93,16 @@ def stages(host: Host, spec: MachineSpec, only: Sequence[str] = ()) -> list[Stag
     """What to do where, in order.
 
     Raises:
-        UsageError: `only` names no operation, or the section declares a container that the chain does not have.
+        UsageError: `only` names no operation, or the section declares a container that the chain does not have, or
+            limits where they would be without effect.
     """
     for name in only:
         if name not in NAMES:
             raise UsageError(f"there is no operation {name!r}", where="--only", cure=suggestion(name, NAMES, "names"))
+    cure = WITHOUT_LOGIN.get(type(host.chain.hops[-1]))
+    if spec.limits and cure:
+        what = f"`limits` are of logins, and {host.chain.hops[-1]} is entered without one"
+        raise UsageError(what, where=f"{host.name} ({host.chain})", cure=cure)
     container = host.chain.container
     made = spec.container
     if container is None:
@@ -113,13 +118,27 @@ def stages(host: Host, spec: MachineSpec, only: Sequence[str] = ()) -> list[Stag
     ]
 
 
+def plan_of(each: Named, known: Facts) -> list[Change | Kept]:
+    """What one operation would do.
+
+    Raises:
+        DFlashError: it can not be made so, or what it must know is not known: a command that does not end tells
+            nothing, least of all that something is absent.
+    """
+    for fact in each.operation.facts():
+        if known.outputs[fact].hung:
+            what = f"what it needs to know is not to be had: the command for {fact.name!r} does not end"
+            raise DFlashError(what, cure="find out there what hangs (a mount, a directory of users, a driver)")
+    return list(each.operation.plan(known))
+
+
 def planned(operations: Iterable[Named], known: Facts, *, first: bool = False) -> list[Step]:
     """What each operation would do, as far as `known` tells. One that refuses once something before it is to be changed
     (`first`: before all of them) may be of another mind then, so it stays as declared."""
     steps: list[Step] = []
     for each in operations:
         try:
-            steps += [Step(each.name, outcome) for outcome in each.operation.plan(known)]
+            steps += [Step(each.name, outcome) for outcome in plan_of(each, known)]
         except DFlashError as failure:
             changes = first or any(isinstance(step.outcome, Change) for step in steps)
             steps.append(Step(each.name, Declared(each.subject) if changes else Refused(each.subject, failure)))

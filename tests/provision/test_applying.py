@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from dflash.errors import DFlashError, UsageError
+from dflash.errors import BusyError, DFlashError, UsageError
+from dflash.hosts import jobs
 from dflash.hosts.chain import parse_chain
+from dflash.hosts.command import Command
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.provision import applying
@@ -25,7 +27,7 @@ from dflash.provision.failures import ActionFailed
 from dflash.provision.operation import Action, Change, Kept
 from dflash.provision.operations.limits import Limits
 from dflash.provision.operations.uv import Uv
-from dflash.provision.operations.writing import write_text
+from dflash.provision.operations.writing import append_line, write_text
 from dflash.provision.planning import Declared, Named, Stage
 from tests.mounts import small_file_system
 
@@ -43,8 +45,8 @@ def spec_of(tmp_path: Path, *names: str, **more: Any) -> MachineSpec:
 def engine(monkeypatch: pytest.MonkeyPatch, host: Host) -> Any:
     """Provision this machine with these operations, instead of those of a declaration."""
 
-    def run(*operations: Any, **options: Any) -> list[applying.Provisioned]:
-        named = tuple(Named("files", each, f"operation {place}") for place, each in enumerate(operations))
+    def run(*operations: Any, name: str = "files", **options: Any) -> list[applying.Provisioned]:
+        named = tuple(Named(name, each, f"operation {place}") for place, each in enumerate(operations))
         monkeypatch.setattr(applying, "stages", lambda *given: [Stage(host.chain, lambda login: named)])
         return provision(host, MachineSpec(), **options)
 
@@ -187,6 +189,29 @@ def test_commands_that_end_well_and_change_nothing_are_a_failure(engine: Any, tm
         engine(Idle(operation.path, operation.source))
 
 
+# --- work that runs
+
+
+def test_a_container_in_which_a_job_runs_is_not_stopped(engine: Any, host: Host, tmp_path: Path):
+    (tmp_path / "words").write_text("one")
+    stopping = File(tmp_path / "a", tmp_path / "words", (Action(("echo", "stop")),))
+    live = File(tmp_path / "b", tmp_path / "words", (Action(("echo", "set")),))
+    late = File(tmp_path / "c", tmp_path / "b", (Action(("echo", "stop")),))  # can be planned once there is b
+    with reach(host.chain) as here:
+        job = jobs.start(here, host, Command(["sleep", "60"]))
+        try:
+            told: list[str] = []
+            assert engine(live, stopping, name="container", preview=True, tell=told.append)[0].changes == 2
+            assert f"local would refuse: here: job {job} runs in the container, which would be stopped" in told[-1]
+            with pytest.raises(BusyError, match=f"./inv stop {job} --host here"):
+                engine(live, stopping, name="container")
+            assert sorted(each.name for each in tmp_path.iterdir()) == ["root", "words"]
+            with pytest.raises(BusyError, match="which would be stopped; done before: b; wait until"):
+                engine(live, late, name="container")
+        finally:
+            jobs.stop(here, host, job, grace=0.0)
+
+
 # --- files that are whole or not there
 
 
@@ -210,6 +235,29 @@ def test_a_file_of_which_not_all_came_is_not_put_in_its_place(tmp_path: Path):
     assert place.read_text() == "before"
 
 
+def test_a_line_is_added_to_a_file_of_which_all_else_stays(tmp_path: Path):
+    table = tmp_path / "fstab"
+
+    def add(line: str) -> None:
+        subprocess.run(append_line(str(table), line).argv, check=True)
+
+    add("-a\\040b /x none bind 0 0")
+    assert table.read_bytes() == b"-a\\040b /x none bind 0 0\n"
+    table.write_bytes("# disque de données".encode("latin-1"))
+    for line in ("one % two", "%s", "one % two"):
+        add(line)
+    assert table.read_bytes() == "# disque de données\none % two\n%s\n".encode("latin-1")
+
+
+def test_a_program_that_may_not_be_run_is_put_there_anew(engine: Any, tmp_path: Path):
+    tool, place = tmp_path / "tool", tmp_path / "root" / "uv"
+    tool.write_text("#!/bin/sh\necho uv 7.8.9\n")
+    place.parent.mkdir()
+    place.write_text(tool.read_text())
+    assert engine(Uv(str(place), "7.8.9", tool, tool.stat().st_size, os.uname().machine))[0].changes == 1
+    assert place.stat().st_mode & 0o777 == 0o755
+
+
 def test_a_program_of_this_machine_is_put_there_and_runs(engine: Any, tmp_path: Path):
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\necho uv 7.8.9\n")
@@ -218,11 +266,12 @@ def test_a_program_of_this_machine_is_put_there_and_runs(engine: Any, tmp_path: 
     assert engine(uv)[0].changes == 0
 
 
-def test_a_folder_is_bound_and_stays_so(host: Host, tmp_path: Path):
+def test_a_folder_is_bound_and_stays_so_at_a_place_behind_a_link_too(host: Host, tmp_path: Path):
     with small_file_system(tmp_path / "small", "1m"):  # skips where nobody may mount
         (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file").write_text("x")
-    place = tmp_path / "place"
+    (tmp_path / "link").symlink_to(tmp_path)
+    place = tmp_path / "link" / "place"
     spec = MachineSpec(mounts={str(place): MountSpec(source=str(tmp_path / "data"))})
     try:
         assert provision(host, spec, only=["mounts"])[0].changes == 1

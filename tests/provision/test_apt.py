@@ -20,12 +20,17 @@ head -n 1 "$LOG/$verb" >&2
 sed -i 1d "$LOG/$verb"
 exit 100
 """
+DPKG_QUERY = """#!/bin/sh
+case "$*" in *awk*) exit 1 ;; esac
+echo 'ii '
+"""
 
 
 @pytest.fixture
 def stubs(tmp_path: Path) -> Path:
     """A folder of stand-ins. A line in its file `update` or `install` is what one call says as it fails."""
-    for name, text in (("apt-get", APT_GET), ("sleep", "#!/bin/sh\necho slept >> $LOG/calls\n")):
+    sleep = "#!/bin/sh\necho slept >> $LOG/calls\n"
+    for name, text in (("apt-get", APT_GET), ("dpkg-query", DPKG_QUERY), ("sleep", sleep)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     return tmp_path
@@ -61,6 +66,12 @@ def test_whoever_else_reads_the_lists_is_waited_for(stubs: Path):
 def test_a_package_that_there_is_not_is_what_is_said_last(stubs: Path):
     (stubs / "install").write_text("E: Unable to locate package gti\n" * 2)
     assert install(stubs) == (100, ["install", "update", "install"], "E: Unable to locate package gti\n")
+
+
+def test_a_name_that_other_packages_provide_is_said(stubs: Path):
+    status, _, said = run(stubs, "sh", "-c", APT, "sh", "git=1:2", "awk")
+    assert status == 1
+    assert said == "awk is no package but what others provide: name the one of them that is to be there\n"
 
 
 def test_lists_that_can_not_be_read_are_said(stubs: Path):

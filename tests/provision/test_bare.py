@@ -31,7 +31,6 @@ SPEC = MachineSpec(
     packages=["less"],
     user="trainer",
     groups=["video", "render"],
-    limits={"memlock": "unlimited"},
     directories=["/srv/models"],
 )
 
@@ -60,7 +59,7 @@ def is_made_whole(host: Host, spec: MachineSpec, *, bare: bool) -> None:
 
     first = provision(host, spec)
     changed = {subject for subject, kind in kinds(first).items() if kind is Change}
-    assert {"python3", "packages", "user trainer", "Python >=3.11,<3.13", "limits", "directory /srv/models"} <= changed
+    assert {"python3", "packages", "user trainer", "Python >=3.11,<3.13", "directory /srv/models"} <= changed
     second = provision(host, spec)
     assert set(kinds(second).values()) == {Kept}
 

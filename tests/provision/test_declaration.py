@@ -23,7 +23,7 @@ def test_the_example_declares_a_machine_and_the_one_before_its_container():
     spec = declared("gpu1", HOME / "hosts.example.yaml")
     assert spec.packages == ["g++", "git"]
     assert spec.python == "==3.11.*"
-    assert spec.limits == {"memlock": "unlimited", "nofile": 1048576}
+    assert spec.host.limits == {"memlock": "unlimited", "nofile": 1048576}
     assert spec.host.mounts["/srv/models"].fstab
     assert spec.container is not None
     assert (spec.container.gpus, spec.container.mounts[0].inside) == ("all", "/srv/models")
@@ -41,10 +41,16 @@ def test_without_a_section_it_is_what_every_environment_needs(name: str):
         ("packages: git", "4:15", 'must be a list, not "git"'),
         ("packages: ['git; reboot']", "4:16", "'git; reboot' is not a package"),
         ("packages: [git, -y]", "4:21", "'-y' is not a package"),
+        ("packages: [git, curl-]", "4:21", "apt would read the last '-' as an order"),
+        ("packages: [g++, curl+]", "4:21", "apt would read the last '+' as an order"),
+        ("packages: ['g++=4:12-']", "4:16", "apt would read the last '-' as an order"),
         ("user: Trainer", "4:11", "'Trainer' can not name a user"),
         ("groups: [video]", "4:5", "groups are a user's; name the user"),
         ("python: three", "4:13", "'three' is not a Python; write '3.12'"),
-        ("python: 3.12", "4:13", "must be a valid string, not 3.12"),
+        ("host: {groups: [render]}", "4:12", "groups are a user's; name the user"),
+        ("python: 3.10", "4:13", "3.1 is a number, in which 3.10 is 3.1; write it in quotes"),
+        ("python: ''", "4:13", "'' is not a Python; write '3.12'"),
+        ("python: ' '", "4:13", "' ' is not a Python; write '3.12'"),
         ("directories: [srv]", "4:19", "must be an absolute path"),
         ("directories: [/srv/../etc]", "4:19", "must be an absolute path without '..'"),
         ("directories: [/]", "4:19", "must be an absolute path"),
@@ -53,6 +59,7 @@ def test_without_a_section_it_is_what_every_environment_needs(name: str):
         ("limits: {nofile: 'a b'}", "4:13", "nofile is a number or unlimited"),
         ("mounts: {/data: {type: ext4}}", "4:21", "the key 'source' is missing"),
         ("mounts: {/data: {source: -o}}", "4:30", "'-o' can not be mounted"),
+        ("mounts: {/data: {source: UUID=1f}}", "4:30", "write the disk's path, such as /dev/disk/by-uuid/"),
         ("mounts: {/data: {source: /a, options: '-o x'}}", "4:43", "is not one word"),
         ("persistence: 'yes'", "4:18", 'must be a valid boolean, not "yes"'),
         ("host: {python: '3.12'}", "4:12", "unknown key 'python'"),

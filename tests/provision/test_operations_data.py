@@ -17,10 +17,11 @@ import pytest
 from dflash.document import load
 from dflash.errors import DFlashError
 from dflash.hosts.chain import parse_chain
+from dflash.provision.busy import ends_work
 from dflash.provision.container import ContainerSpec
 from dflash.provision.fact import Facts, Output
 from dflash.provision.facts import lxc
-from dflash.provision.operation import Change, Kept, Operation
+from dflash.provision.operation import Action, Change, Kept, Operation
 from dflash.validation import instance
 
 DATA = Path(__file__).parents[1] / "data" / "operations"
@@ -85,6 +86,14 @@ def test_a_plan_is_what_the_facts_ask_for(case: dict[str, Any]):
         assert case["error"] in str(caught.value)
     else:
         assert [plain(outcome) for outcome in operation.plan(facts)] == [*map(with_constants, case["expect"])]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "hop" in case.values[0]["arguments"]])
+def test_a_change_that_ends_what_runs_in_a_container_is_known_as_one(case: dict[str, Any]):
+    for each in case.get("expect", []):
+        if "change" in each:
+            actions = tuple(Action(tuple(words)) for words in with_constants(each)["argv"])
+            assert ends_work(Change(each["change"], "", "", actions)) == ("what runs in it ends" in each["after"])
 
 
 @pytest.mark.parametrize("module", HOSTS)

@@ -11,8 +11,12 @@ from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.provision.container import ContainerSpec
 from dflash.provision.declaration import MachineSpec, MountSpec, PartSpec
-from dflash.provision.facts.users import Login
-from dflash.provision.planning import Named, stages
+from dflash.provision.fact import HUNG, Facts, Output
+from dflash.provision.facts.users import Login, groups_of, parse_login
+from dflash.provision.operation import Change
+from dflash.provision.operations.user import User
+from dflash.provision.planning import Named, Refused, stages
+from dflash.provision.planning import planned as planned_steps
 
 ROOT, OPS = Login(0, "root", "/root"), Login(1000, "ops", "/home/ops")
 WHOLE: dict[str, Any] = {
@@ -35,6 +39,11 @@ def planned(chain: str, spec: MachineSpec, login: Login = ROOT, only: tuple[str,
 
 def operations(chain: str, spec: MachineSpec, login: Login) -> dict[str, Named]:
     return {each.subject: each for stage in stages(host(chain), spec) for each in stage.operations(login)}
+
+
+@pytest.mark.parametrize("output", [Output(HUNG), Output(127), Output(0, "\n"), Output(0, "\n\n\n")])
+def test_who_logs_in_may_not_be_known(output: Output):
+    assert parse_login(output) is None
 
 
 def test_without_a_container_all_is_one_machines_and_disks_come_before_what_lies_on_them():
@@ -78,6 +87,31 @@ def test_the_default_root_is_in_the_home_of_who_logs_in():
 
 def test_here_environments_are_made_with_our_own_uv():
     assert planned("local", MachineSpec()) == [("local", ["python", "directories", "directories"])]
+
+
+@pytest.mark.parametrize(
+    ("chain", "cure"),
+    [
+        ("ssh:gpu1/pct:200", "declare them under `host`"),
+        ("lxd:box", "limits.kernel.memlock"),
+        ("ssh:gpu1/docker:box", "default-ulimits"),
+    ],
+)
+def test_limits_are_refused_where_nobody_logs_in(chain: str, cure: str):
+    spec = MachineSpec(limits={"memlock": "unlimited"})
+    with pytest.raises(UsageError, match=f"entered without one; .*{cure}"):
+        stages(host(chain), spec)
+    assert stages(host(f"{chain}/sudo:ops"), spec)
+    assert stages(host(chain), MachineSpec(host=PartSpec(**WHOLE)))
+
+
+@pytest.mark.parametrize("status", [HUNG, 0])
+def test_what_does_not_answer_is_not_absent(status: int):
+    user = Named("user", User("trainer", ("video",)), "user trainer")
+    facts = Facts({fact: Output(2) for fact in user.operation.facts()} | {groups_of(("video",)): Output(status)})
+    (step,) = planned_steps([user], facts)
+    assert isinstance(step.outcome, Refused if status else Change)
+    assert not status or "the command for 'groups video' does not end" in str(step.outcome.error)
 
 
 @pytest.mark.parametrize("spec", [MachineSpec(container=ContainerSpec("debian")), MachineSpec(host=PartSpec(user="x"))])

@@ -44,6 +44,34 @@ def text_of(path: str) -> Fact[str | None]:
     return Fact(f"text {path}", ("cat", "--", path), lambda output: output.stdout if output.ok else None)
 
 
+def table_of(path: str) -> Fact[str | None]:
+    """What the file at `path` says, nothing where there is none; None where it can not be read."""
+    script = '[ ! -e "$1" ] || cat -- "$1"'
+    return Fact(f"table {path}", ("sh", "-c", script, "sh", path), lambda output: output.stdout if output.ok else None)
+
+
+def real_path(path: str) -> Fact[str]:
+    """`path` without links; as it is where that can not be said."""
+    return Fact(
+        f"real {path}", ("readlink", "-f", "--", path), lambda output: output.stdout.rstrip("\n") if output.ok else path
+    )
+
+
+# Of btrfs, mountinfo gives numbers that are no device's; only the source's name leads to its device.
+_DEVICE = 'stat -L -c "%t %T" -- "$(df -P -- "$1" | sed -n "2s/ .*//p")"'
+
+
+def device_of(place: str) -> Fact[tuple[int, int] | None]:
+    """Major and minor of the block device that the file system at `place` names as its source."""
+    return Fact(f"device of {place}", ("sh", "-c", _DEVICE, "sh", place), parse_device)
+
+
+def parse_device(output: Output) -> tuple[int, int] | None:
+    """Two hexadecimal numbers, 0 for what is no device."""
+    match = re.fullmatch(r"([0-9a-f]+) ([0-9a-f]+)\n", output.stdout)
+    return (int(match[1], 16), int(match[2], 16)) if output.ok and match else None
+
+
 @dataclass(frozen=True)
 class Mounted:
     """A line of mountinfo: where, what the file system calls its source, its type, and its device's numbers."""

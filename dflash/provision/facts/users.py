@@ -21,10 +21,12 @@ LOGIN = Fact(
 )
 
 
-def parse_login(output: Output) -> Login:
-    """Three lines: number, name, home."""
-    uid, name, home = output.stdout.splitlines()[:3]
-    return Login(int(uid), name, home)
+def parse_login(output: Output) -> Login | None:
+    """Three lines: number, name, home. None where they did not come: `id` may wait for a directory of users."""
+    lines = output.stdout.splitlines()
+    if not output.ok or len(lines) < 3 or not lines[0].isdecimal():
+        return None
+    return Login(int(lines[0]), lines[1], lines[2])
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash.errors import DFlashError
+from dflash.hosts.chain import Docker, Incus, Lxc, Lxd, Pct
 from dflash.provision.fact import Fact, Facts
 from dflash.provision.facts.files import text_of
 from dflash.provision.operation import Change, Kept
 from dflash.provision.operations.writing import write_text
 
 FILE = "/etc/security/limits.d/90-dflash.conf"
+WITHOUT_LOGIN = {
+    Pct: "declare them under `host`: what is attached has those of the login there",
+    Lxc: "declare them under `host`: what is attached has those of the login there",
+    Incus: "set the instance's limits.kernel.memlock and such (`incus config set`)",
+    Lxd: "set the instance's limits.kernel.memlock and such (`lxc config set`)",
+    Docker: "set default-ulimits in the daemon.json of Docker there, before the container is made",
+}
+"""Hops that are entered without a login, and what has the limits there instead."""
 _MOST_FILES = text_of("/proc/sys/fs/nr_open")
 
 
 @dataclass(frozen=True)
 class Limits:
     """PAM gives every login these limits, soft and hard: `{"memlock": "unlimited", "nofile": 1048576}`. Who is logged
-    in already keeps the old ones."""
+    in already keeps the old ones. What is attached to a container without a login has other limits (WITHOUT_LOGIN)."""
 
     values: Mapping[str, int | str]
     file: str = FILE

@@ -8,9 +8,9 @@ from typing import Any
 
 from dflash.errors import DFlashError
 from dflash.provision.fact import Fact, Facts
-from dflash.provision.facts.files import MOUNTED, Mounted, Status, stat_of, text_of
+from dflash.provision.facts.files import MOUNTED, Mounted, Status, device_of, real_path, stat_of, table_of
 from dflash.provision.operation import Action, Change, Kept
-from dflash.provision.operations.writing import write_text
+from dflash.provision.operations.writing import append_line
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,14 @@ class Mount:
     table: str = "/etc/fstab"
 
     def facts(self) -> Sequence[Fact[Any]]:
-        found: list[Fact[Any]] = [MOUNTED, stat_of(self.place)]
+        found: list[Fact[Any]] = [MOUNTED, stat_of(self.place), real_path(self.place)]
         if self._is_path:
-            found.append(stat_of(self.source))
-        return [*found, text_of(self.table)] if self.fstab else found
+            found += [stat_of(self.source), device_of(self.place)]
+        return [*found, table_of(self.table)] if self.fstab else found
 
     def plan(self, known: Facts) -> Iterator[Change | Kept]:
-        there = known[MOUNTED].get(self.place)
+        real = known[real_path(self.place)]
+        there = known[MOUNTED].get(real)
         source = known[stat_of(self.source)] if self._is_path else Status()
         place = known[stat_of(self.place)]
         subject = f"mount {self.place}"
@@ -41,23 +42,24 @@ class Mount:
         if there is None:
             make = () if place.kind else (Action(("mkdir", "-p", "--", self.place)),)
             yield Change(subject, "nothing mounted", self.source, (*make, self._mount(source)))
-        elif self._is_it(there, source, place):
+        elif self._is_it(there, source, place, known):
             yield Kept(subject, f"{self.source} is mounted there")
         else:
             what = f"{there.source} ({there.type}) is mounted there, not {self.source}"
             raise DFlashError(what, where=self.place, cure="unmount it there, or declare what is mounted")
         if self.fstab:
-            yield self._line(known[text_of(self.table)] or "", source)
+            yield self._line(known[table_of(self.table)], source, real)
 
     @property
     def _is_path(self) -> bool:
         return self.source.startswith("/")
 
-    def _is_it(self, there: Mounted, source: Status, place: Status) -> bool:
+    def _is_it(self, there: Mounted, source: Status, place: Status, known: Facts) -> bool:
         if source.kind == "directory":  # of a bound folder, mountinfo names only the file system that it is on
             return (source.device, source.inode) == (place.device, place.inode)
         if source.kind == "block special file":
-            return (source.major, source.minor) == (there.major, there.minor)
+            numbers = source.major, source.minor
+            return numbers in ((there.major, there.minor), known[device_of(self.place)])
         return there.source == self.source
 
     def _mount(self, source: Status) -> Action:
@@ -66,7 +68,11 @@ class Mount:
         words = [*(["-t", self.type] if self.type else []), *(["-o", options] if options else [])]
         return Action(("mount", *words, "--", self.source, self.place))
 
-    def _line(self, table: str, source: Status) -> Change | Kept:
+    def _line(self, table: str | None, source: Status, real: str) -> Change | Kept:
+        if table is None:
+            raise DFlashError(
+                f"{self.table} can not be read", where=self.place, cure="look there what is wrong with it"
+            )
         bound = source.kind == "directory"
         # nofail: a disk that is gone must not keep the machine from starting.
         options = ",".join(filter(None, ["bind" if bound else "", self.options, "nofail"]))
@@ -74,13 +80,15 @@ class Mount:
         subject = f"{self.table} {self.place}"
         for line in table.splitlines():
             words = line.split()
-            if not line.lstrip().startswith("#") and words[1:2] == [fields[1]]:
+            place = words[1].rstrip("/") if len(words) > 1 else ""
+            if not line.lstrip().startswith("#") and place in (fields[1], _escaped(real)):
                 if words[:1] == fields[:1]:
                     return Kept(subject, f"it has the line: {' '.join(words)}")
                 what = f"{self.table} has another line for it: {' '.join(words)}"
                 raise DFlashError(what, where=self.place, cure="make the two agree")
-        text = table + ("" if not table or table.endswith("\n") else "\n") + " ".join([*fields, "0", "0"]) + "\n"
-        return Change(subject, table, text, (write_text(self.table, text),))
+        line = " ".join([*fields, "0", "0"])
+        between = "" if not table or table.endswith("\n") else "\n"
+        return Change(subject, table, f"{table}{between}{line}\n", (append_line(self.table, line),))
 
 
 def _escaped(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,9 +36,21 @@ install() {
     -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold install -- "$@"
 }
 [ -z "$(ls /var/lib/dpkg/updates 2>/dev/null)" ] || dpkg --configure -a || exit
-install "$@" >/dev/null 2>&1 || { lists && install "$@"; }
+install "$@" >/dev/null 2>&1 || { lists && install "$@"; } || exit
+for name; do
+  dpkg-query -W -f '${db:Status-Abbrev}\\n' -- "${name%%=*}" 2>/dev/null | grep -q '^.i' && continue
+  echo "$name is no package but what others provide: name the one of them that is to be there" >&2
+  exit 1
+done
 """
-DNF = 'exec dnf -q -y --setopt=install_weak_deps=False install -- "$@"'
+DNF = """
+dnf -q -y --setopt=install_weak_deps=False install -- "$@" || exit
+for name; do
+  rpm -q -- "$name" >/dev/null && continue
+  echo "$name is no package but what others provide: name the one of them that is to be there" >&2
+  exit 1
+done
+"""
 
 
 def install(manager: Manager, names: Sequence[str]) -> Action:
@@ -48,12 +61,15 @@ def install(manager: Manager, names: Sequence[str]) -> Action:
     """
     if not manager:
         raise DFlashError("this machine has neither apt nor dnf", cure=f"install by hand: {' '.join(names)}")
-    return Action(("sh", "-c", APT if manager == "apt" else DNF, "sh", *names))
+    if manager == "dnf":  # which writes a version behind a dash
+        return Action(("sh", "-c", DNF, "sh", *(re.sub("=([0-9]+:)?", "-", name) for name in names)))
+    return Action(("sh", "-c", APT, "sh", *names))
 
 
 @dataclass(frozen=True)
 class Packages:
-    """These packages are installed. A name may be pinned, as `g++=4:12.2.0-3`."""
+    """These packages are installed. A name may be pinned, as `g++=4:12.2.0-3`; of an RPM, to a version with its release
+    or without."""
 
     names: tuple[str, ...]
 
@@ -63,7 +79,7 @@ class Packages:
     def plan(self, known: Facts) -> Iterator[Change | Kept]:
         there = known[self._installed]
         now = {name: there.versions.get(_plain(name)) for name in self.names}
-        missing = [name for name in self.names if not _as_wanted(name, now[name])]
+        missing = [name for name in self.names if not _as_wanted(name, now[name], there.manager)]
         if not missing:
             yield Kept("packages", ", ".join(f"{_plain(name)} {now[name]}" for name in self.names) + " are installed")
             return
@@ -89,5 +105,8 @@ def _pin(name: str) -> str:
     return name.partition("=")[2]
 
 
-def _as_wanted(name: str, version: str | None) -> bool:
-    return version is not None and _pin(name) in ("", version)
+def _as_wanted(name: str, version: str | None, manager: Manager) -> bool:
+    if version is None or manager != "dnf":
+        return version is not None and _pin(name) in ("", version)
+    # Without the epoch, which rpm is not asked for.
+    return _pin(name).rpartition(":")[2] in ("", version, version.rpartition("-")[0])
