@@ -111,7 +111,7 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     if not looks_only:
         order.check(host, order.pipeline)
     generation, python = _environment(connection, host, order, tell, looks_only)
-    content, origin = snapshot()
+    content, origin = snapshot(without=[path for packed in parcels.values() for path in packed.files.values()])
     source = send_files(connection, host, content)
     _, kept = look(connection, [place_of(root, each) for each in parcels.values()])
     for belonging, packed in parcels.items():

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,19 +14,17 @@ import pytest
 
 from dflash.environments.lock import read_lock
 from dflash.errors import BusyError, DataError, UsageError
-from dflash.hosts import jobs, unpacking
+from dflash.hosts import jobs
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import lock
 from dflash.pipeline.away import NotThere, Order, again, image_python, launch, origin_of, prepare
-from dflash.pipeline.belongings import Belonging, belongings, look, override, parcel, require
 from dflash.pipeline.errand import Errand, load_errand
 from dflash.pipeline.far import Telling
 from dflash.pipeline.following import Replay, fetch, follow, stop
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.record import load_record
-from dflash.pipeline.source import snapshot
 from dflash.pipeline.view import Lines
 from tests.lab.service import wait_until
 from tests.pipeline.lab import Lab
@@ -118,110 +115,6 @@ def test_a_stopped_run_is_gone_on_with_and_a_second_one_meanwhile_is_refused_by_
         assert re.search(r"starts at [1-9]", told(second, "starts at"))
         assert stop(second).code == 143
     assert json.loads((place / "source.json").read_text()) == json.loads((folder / "source.json").read_text())
-
-
-# --- what goes along
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    home = tmp_path / "project"
-    (home / "dflash").mkdir(parents=True)
-    (home / "dflash" / "one.py").write_text("one = 1\n")
-    (home / "run").write_text("#!/bin/sh\n")
-    (home / "run").chmod(0o755)
-    (home / ".gitignore").write_text("work/\n")
-    (home / "work").mkdir()
-    (home / "work" / "large").write_text("left")
-    git(home, "init", "-q")
-    git(home, "add", ".")
-    git(home, "-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "-m", "first")
-    return home
-
-
-def git(home: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", str(home), *words], check=True, capture_output=True, text=True).stdout
-
-
-def test_the_source_is_the_commit_with_what_was_changed_and_nothing_that_git_ignores(checkout: Path, tmp_path: Path):
-    clean, origin = snapshot(checkout)
-    assert (origin.commit, origin.dirty) == (git(checkout, "rev-parse", "HEAD").strip(), False)
-    (checkout / "dflash" / "one.py").unlink()
-    (checkout / "dflash" / "two.py").write_text("two = 2\n")
-    content, origin = snapshot(checkout)
-    place = Path(unpacking.take(str(tmp_path / "root"), unpacking.digest(content), content))
-    assert sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()) == [
-        ".gitignore",
-        "dflash/two.py",
-        "run",
-    ]
-    assert os.access(place / "run", os.X_OK)
-    assert unpacking.take(str(tmp_path / "root"), unpacking.digest(clean), b"") == ""
-    assert git(checkout, "status", "--porcelain").split() == ["D", "dflash/one.py", "??", "dflash/two.py"]
-    git(checkout, "stash", "-q", "--include-untracked")
-    subprocess.run(["git", "-C", str(checkout), "apply"], input=origin.patch, check=True)
-    assert snapshot(checkout)[0] == content
-
-
-def test_a_file_too_large_to_be_source_is_named(checkout: Path):
-    with (checkout / "rows.jsonl").open("wb") as file:
-        file.truncate(65_000_000)
-    with pytest.raises(UsageError, match=r"65 MB, 65 of them in rows.jsonl; move what is no source elsewhere"):
-        snapshot(checkout)
-
-
-def test_source_outside_of_git_is_what_a_run_needs(checkout: Path):
-    (checkout / ".git").rename(checkout / "was-git")
-    for name in ("envs", "pipelines"):
-        (checkout / name).mkdir()
-    content, origin = snapshot(checkout)
-    assert (origin.commit, origin.dirty) == (None, None)
-    assert b"one = 1" in content
-    assert b"bin/sh" not in content
-
-
-@pytest.mark.parametrize(
-    ("name", "files", "named"),
-    [
-        ("rows.jsonl", ["rows.jsonl"], "rows.jsonl"),
-        ("set", ["set/a.jsonl", "set/deep/b.jsonl"], "set"),
-        ("set/*.jsonl", ["a.jsonl"], "*.jsonl"),
-        ("s*/**/*.jsonl", ["set/a.jsonl", "set/deep/b.jsonl"], "s*/**/*.jsonl"),
-    ],
-)
-def test_a_relative_path_goes_along(name: str, files: list[str], named: str, tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "set" / "deep").mkdir(parents=True)
-    for file in ("rows.jsonl", "set/a.jsonl", "set/deep/b.jsonl"):
-        (tmp_path / file).write_text(file)
-    setting = Belonging("data.file", name)
-    packed = parcel(setting)
-    assert (sorted(packed.files), packed.named) == (files, named)
-    assert override(setting, "/root/x", packed) == f'data.file="/root/x/data/{packed.id}/{named}"'
-
-
-def test_a_path_that_is_nowhere_is_named_by_its_setting(tmp_path: Path):
-    with pytest.raises(UsageError, match=r"^train.start: absent is not on this machine; a relative path is sent along"):
-        parcel(Belonging("train.start", "absent"))
-    (tmp_path / "it's [here] $HOME.jsonl").touch()
-    with reach(parse_chain("local")) as there:
-        names = [str(tmp_path / "it's*.jsonl"), str(tmp_path / "it's [here] $HOME.jsonl"), str(tmp_path / "absent; id")]
-        home, found = look(there, names)
-    assert (home, [found[name] for name in names]) == (os.environ["HOME"], [True, True, False])
-    with pytest.raises(UsageError, match=r"^gpu1: data.file: .*/absent; id is not there; put it there"):
-        require([Belonging("data.file", names[2])], found, "gpu1")
-
-
-def test_the_pipelines_own_settings_that_are_paths_are_known():
-    from dflash.pipeline.kinds import load_kinds
-    from dflash.pipeline.schema import load_pipeline
-
-    loaded = load_pipeline(HOME / "pipelines" / "dflash-8gpu.yaml", load_kinds(), ["train.start=drafts/one"])
-    assert [(each.setting, each.is_there) for each in belongings(loaded)] == [
-        ("target.folder", True),
-        ("data.file", True),
-        ("train.start", False),
-    ]
 
 
 # --- who is at work
