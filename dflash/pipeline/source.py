@@ -118,8 +118,8 @@ def _patch(home: Path, tracked: list[str], names: list[str]) -> bytes:
         index(sorted({*tracked} - {*names}), "--force-remove")
         index(names, "--add", "--replace")
         shown = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")
-        shown += ("--ignore-submodules=all",)  # which are not sent
-        return _git(home, "diff-index", "--cached", *shown, "HEAD", more=apart)
+        without = "--ignore-submodules=all"  # which are not sent
+        return _git(home, "diff-index", "--cached", *shown, without, "HEAD", more=apart)
 
 
 def _git(home: Path, *words: str, more: Mapping[str, str] | None = None, stdin: bytes = b"") -> bytes:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +20,14 @@ from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import lock
-from dflash.pipeline.away import NotThere, Order, again, image_python, launch, origin_of, prepare
+from dflash.pipeline.answer import plan_of
+from dflash.pipeline.away import NotThere, Order, again, image_python, launch, origin_of, owner, prepare
 from dflash.pipeline.errand import Errand, load_errand
 from dflash.pipeline.far import Telling
 from dflash.pipeline.following import Replay, fetch, follow, stop
 from dflash.pipeline.keys import HOME
-from dflash.pipeline.record import load_record
+from dflash.pipeline.record import load_record, new_run
+from dflash.pipeline.source import Origin
 from dflash.pipeline.view import Lines
 from tests.lab.service import wait_until
 from tests.pipeline.lab import Lab
@@ -74,6 +77,7 @@ def test_a_run_there_is_followed_and_comes_home_and_the_next_one_skips_it(short:
             prepare(there, order(short, host), looks_only=True)
         ready = prepare(there, order(short, host))
         assert [each.status for each in ready.plan.steps] == ["run", "run"]
+        (Path(str(host.root)) / "json.py").write_text("raise SystemExit('what lies in the root is not imported')")
         errand, folder = launch(there, ready, short.root)
         assert load_errand(short.root, errand.run) == errand
         assert load_record(short.root)["status"] == "running"  # as far as is known here
@@ -96,11 +100,16 @@ def test_a_run_there_is_followed_and_comes_home_and_the_next_one_skips_it(short:
     assert (folder / "logs" / "train.log").exists()
 
 
-def test_a_stopped_run_is_gone_on_with_and_a_second_one_meanwhile_is_refused_by_name(short: Lab, host: Host):
+def test_a_stopped_run_is_gone_on_with_and_a_second_one_meanwhile_is_refused_by_name(
+    short: Lab, host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     slow = order(short, host, "train.steps=600", "train.seconds=0.1")
     with reach(host.chain) as there:
         errand, folder = launch(there, prepare(there, slow), short.root)
         told(errand, '"done"')
+        held = lock.owner(Path(errand.root))
+        assert held
+        assert os.readlink(f"/proc/{held.pid}/cwd") == errand.root  # a core dump in its source would change that
         ready = prepare(there, slow)
         with pytest.raises(BusyError, match=rf"run {errand.run} of .+@.+ \(process \d+\) is at work there"):
             launch(there, ready, short.root)
@@ -108,7 +117,15 @@ def test_a_stopped_run_is_gone_on_with_and_a_second_one_meanwhile_is_refused_by_
         assert job.code == 143
         fetch(errand, job, folder)
         assert load_record(short.root, errand.run)["status"] == "interrupted"
+        with pytest.raises(UsageError, match=rf"environment .*/python of run {errand.run} is not there any more"):
+            again(there, replace(errand, lock="0" * 16), origin_of(folder))
         ready = again(there, load_errand(short.root, errand.run), origin_of(folder))
+        with monkeypatch.context() as typed:
+            typed.setattr(jobs, "start", lambda *words: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                launch(there, ready, short.root / "other")
+        (run,) = os.listdir(short.root / "other" / "runs")
+        assert capsys.readouterr().err == f"\n./inv follow {run} says whether it has started\n"
         assert [each.status for each in ready.plan.steps] == ["skip", "resume"]
         second, place = launch(there, ready, short.root)
         assert (second.first, second.source) == (errand.run, errand.source)
@@ -156,7 +173,9 @@ def test_a_run_of_this_machine_or_none_or_a_damaged_note_is_one_line(tmp_path: P
     folder.mkdir(parents=True)
     errand().write(folder)
     assert load_errand(tmp_path, "r").where == Host("lab", parse_chain("ssh:lab/lxc:7"), "/root/x")
-    for text in ("{", "[]", '{"schema": 1}', '{"schema": 2}'):
+    whole = json.loads((folder / "remote.json").read_text())
+    wrong: list[dict[str, object]] = [{"chain": 7}, {"chain": "x"}, {"request": None}, {"job": None}, {"ended": "x"}]
+    for text in ("{", "[]", '{"schema": 1}', '{"schema": 2}', *(json.dumps({**whole, **each}) for each in wrong)):
         (folder / "remote.json").write_text(text)
         with pytest.raises(DataError, match=r"remote\.json"):
             load_errand(tmp_path, "r")
@@ -164,6 +183,43 @@ def test_a_run_of_this_machine_or_none_or_a_damaged_note_is_one_line(tmp_path: P
     (folder / "record.json").write_text("{}")
     with pytest.raises(UsageError, match="run r is one of this machine"):
         load_errand(tmp_path, "r")
+
+
+def test_a_run_may_be_sent_to_a_root_that_its_sender_has_too(tmp_path: Path):
+    folder = new_run(tmp_path, "p")
+    with pytest.raises(FileExistsError):
+        new_run(tmp_path, "p", folder.name)
+    errand().write(folder)
+    assert new_run(tmp_path, "p", folder.name) == folder
+    (folder / "events.jsonl").touch()
+    with pytest.raises(FileExistsError):
+        new_run(tmp_path, "p", folder.name)
+
+
+def test_where_source_came_from_is_told_or_the_note_is_damaged(tmp_path: Path):
+    for text in ("{", "[]", "{}"):
+        (tmp_path / "source.json").write_text(text)
+        with pytest.raises(DataError, match=r"source\.json: is damaged; \./inv train --host with the same options"):
+            origin_of(tmp_path)
+    (tmp_path / "source.json").write_text('{"commit": "c0"}')
+    (tmp_path / "source.patch").write_text("a patch")
+    assert origin_of(tmp_path) == Origin("c0", b"a patch")
+
+
+def test_a_plan_is_shown_as_it_was_made_there_whatever_kinds_are_known_here():
+    step = {"name": "one", "uses": "gone", "describes": "as it was", "needs": ["zero"], "status": "resume"}
+    step |= {"why": ["it was started"], "needs_gpu": True, "key": "k", "config": {"gone": [1]}, "fields": {"lock": "l"}}
+    made = {"schema": 1, "pipeline": "p", "description": "d", "file": "/tmp/x/p.yaml", "host": "h", "chain": "local"}
+    shown = plan_of({**made, "steps": [step]}, "p.yaml", errand().where).as_json()
+    assert shown == {**made, "file": "p.yaml", "host": "lab", "chain": "ssh:lab/lxc:7", "steps": [step]}
+
+
+def test_who_has_no_name_is_known_by_number(monkeypatch: pytest.MonkeyPatch):
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 54321")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert owner().split("@")[0] == str(os.getuid())
 
 
 def test_a_job_that_never_started_is_said_so(host: Host):
