@@ -38,6 +38,18 @@ def test_a_relative_path_goes_along(name: str, files: list[str], named: str, tmp
     assert override(setting, "/root/x", packed) == f'data.file="/root/x/data/{packed.id}/{named}"'
 
 
+@pytest.mark.parametrize(("name", "named"), [(".", "deep"), ("..", "set"), ("../", "set"), ("../deep/..", "set")])
+def test_a_folder_that_is_named_by_dots_alone_has_its_own_name_there(
+    name: str, named: str, tmp_path: Path, monkeypatch
+):
+    (tmp_path / "set" / "deep").mkdir(parents=True)
+    (tmp_path / "set" / "deep" / "b.jsonl").touch()
+    monkeypatch.chdir(tmp_path / "set" / "deep")
+    packed = parcel(Belonging("data.file", name))
+    assert packed.named == named
+    assert [file.rpartition("/")[2] for file in packed.files] == ["b.jsonl"]
+
+
 def test_a_path_that_is_nowhere_is_named_by_its_setting(tmp_path: Path):
     with pytest.raises(UsageError, match=r"^train.start: absent is not on this machine; a relative path is sent along"):
         parcel(Belonging("train.start", "absent"))
