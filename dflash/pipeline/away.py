@@ -86,7 +86,8 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     thing that takes a while. With `looks_only` nothing is put there but the source.
 
     Raises:
-        UsageError: a path of the pipeline is nowhere; nothing has been done then. What was sent was changed meanwhile.
+        UsageError: a path of the pipeline is nowhere, or the source can not be told; nothing has been done then. Data
+            was changed meanwhile.
         NotThere: `looks_only`, and the environment or some data would have to be put there first.
         DFlashError: what `order.check` raises. EnvironmentMismatch: the environment can not be made there.
         HostError: the host, or something can not be written there. StorageError: something can not be read here.
@@ -95,12 +96,12 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     parcels = {each: parcel(each) for each in found if not each.is_there}
     home, there = look(connection, [each.name for each in found if each.is_there])
     require(found, there, connection.layer)
+    content, origin = snapshot(without=[path for packed in parcels.values() for path in packed.files.values()])
     root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)
     host = replace(order.host, root=root)
     if not looks_only:
         order.check(host, order.pipeline)
     generation, python, lock = _environment(connection, host, order, tell, looks_only)
-    content, origin = snapshot(without=[path for packed in parcels.values() for path in packed.files.values()])
     source = send_files(connection, host, content)
     _, kept = look(connection, [place_of(root, each) for each in parcels.values()])
     for belonging, packed in parcels.items():
