@@ -27,7 +27,7 @@ from dflash.pipeline.far import Telling
 from dflash.pipeline.following import Replay, fetch, follow, stop
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.record import load_record, new_run
-from dflash.pipeline.source import Origin
+from dflash.pipeline.source import Origin, snapshot
 from dflash.pipeline.view import Lines
 from tests.lab.service import wait_until
 from tests.pipeline.lab import Lab
@@ -70,11 +70,21 @@ def told(errand: Errand, word: str) -> str:
     return log.read_text()
 
 
-def test_a_run_there_is_followed_and_comes_home_and_the_next_one_skips_it(short: Lab, host: Host):
+def test_a_run_there_is_followed_and_comes_home_and_the_next_one_skips_it(
+    short: Lab, host: Host, monkeypatch: pytest.MonkeyPatch
+):
     said = io.StringIO()
+    data: list[Path] = []
+
+    def watched(without: list[Path]) -> tuple[bytes, Origin]:
+        data.extend(without)
+        return snapshot(without=without)
+
+    monkeypatch.setattr("dflash.pipeline.away.snapshot", watched)
     with reach(host.chain) as there:
         with pytest.raises(NotThere, match=r"local: corpus\.txt has not been sent yet"):
             prepare(there, order(short, host), looks_only=True)
+        assert [path.name for path in data] == ["corpus.txt"]
         ready = prepare(there, order(short, host))
         assert [each.status for each in ready.plan.steps] == ["run", "run"]
         (Path(str(host.root)) / "json.py").write_text("raise SystemExit('what lies in the root is not imported')")
