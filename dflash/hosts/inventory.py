@@ -41,6 +41,8 @@ class Host:
 def _absolute(path: str) -> str:
     if not path.startswith("/"):
         raise ValueError(f"must be an absolute path, not {path!r}")
+    if ":" in path:
+        raise ValueError(f"can not have a ':', which ends a path in PYTHONPATH, as {path!r} has")
     return path
 
 

@@ -3,8 +3,9 @@
     ROOT/code/ID/dflash/...    ID is a hash of all of it, so what is there is right or not used
     ROOT/code/ID.changed-N     what somebody changed: moved aside when it was found, and made again
 
-Files as bytes are a list (each item a u32 length and bytes): the path of each file, "x" if it is a program, and its
-content, in the order of their paths. Run as `python3 -c`; standard library, Python 3.8+, nothing a bare python3 lacks.
+Files as bytes are a list (each item a u32 length and bytes): the path of each file, "x" if it is a program or "l" if it
+is a link, and its content or what it leads to, in the order of their paths. Run as `python3 -c`; standard library,
+Python 3.8+, nothing a bare python3 lacks.
 """
 
 from __future__ import annotations
@@ -28,9 +29,13 @@ def packed(folder: str, names: Iterable[str]) -> bytes:
     """Files below a folder, named by their paths from there."""
     made = []
     for name in sorted(names):
-        with open(os.path.join(folder, name), "rb") as file:
-            mode = b"x" if os.fstat(file.fileno()).st_mode & 0o100 else b""
-            items = os.fsencode(name), mode, file.read()
+        path = os.path.join(folder, name)
+        if os.path.islink(path):
+            items = os.fsencode(name), b"l", os.fsencode(os.readlink(path))
+        else:
+            with open(path, "rb") as file:
+                mode = b"x" if os.fstat(file.fileno()).st_mode & 0o100 else b""
+                items = os.fsencode(name), mode, file.read()
         made += [struct.pack(">I", len(item)) + item for item in items]
     return b"".join(made)
 
@@ -69,6 +74,9 @@ def write_package(package: bytes, folder: str) -> None:
     for relative, mode, content in zip(items[::3], items[1::3], items[2::3]):  # noqa: B905 - strict= is not in 3.8
         path = os.path.join(folder, os.fsdecode(relative))
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        if mode == b"l":
+            os.symlink(content, path)
+            continue
         with open(path, "xb") as file:
             file.write(content)
         if mode:
@@ -112,10 +120,8 @@ def _is_right(place: str, identity: str) -> bool:
     """Not only there: a power cut, or a person, may have changed it. All that lies there could be imported."""
     found = []
     for folder, folders, files in os.walk(place):
-        paths = [os.path.join(folder, name) for name in files + folders]
-        if any(map(os.path.islink, paths)):
-            return False
-        found += [os.path.relpath(path, place) for path in paths[: len(files)]]
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        found += [os.path.relpath(os.path.join(folder, name), place) for name in files + links]
     return bool(found) and digest(packed(place, found)) == identity
 
 
@@ -142,7 +148,8 @@ def _remove(folder: str) -> None:
         for name in files:
             os.unlink(os.path.join(place, name))
         for name in folders:
-            os.rmdir(os.path.join(place, name))
+            path = os.path.join(place, name)
+            (os.unlink if os.path.islink(path) else os.rmdir)(path)
     if os.path.isdir(folder):
         os.rmdir(folder)
 

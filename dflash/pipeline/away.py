@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -21,36 +21,24 @@ from typing import Any
 from dflash.atomic import write_json
 from dflash.environments.installed import parse_stamp
 from dflash.environments.lock import read_lock
-from dflash.environments.programs import Errors, HostPrograms
 from dflash.environments.remote import ID_LENGTH, HostEnvironments, Tell
-from dflash.errors import (
-    BusyError,
-    DataError,
-    DFlashError,
-    EnvironmentMismatch,
-    StorageError,
-    UsageError,
-    storage_error,
-)
+from dflash.errors import BusyError, DataError, DFlashError, UsageError, storage_error
 from dflash.hosts import jobs
 from dflash.hosts.command import Command, Script
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import LostConnection
 from dflash.hosts.inventory import DEFAULT_ROOT, Host
 from dflash.hosts.package import send_files, where
+from dflash.pipeline.answer import planned
 from dflash.pipeline.belongings import belongings, look, override, parcel, place_of, require, send
 from dflash.pipeline.errand import Errand
-from dflash.pipeline.far import pipeline_of
 from dflash.pipeline.fitness import require_fit
 from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.lock import Owner
-from dflash.pipeline.plan import Plan, PlannedStep, needs_gpu
+from dflash.pipeline.plan import Plan
 from dflash.pipeline.record import Sender, new_record, new_run
 from dflash.pipeline.schema import Pipeline
 from dflash.pipeline.source import Origin, snapshot
-
-_ERRORS: Errors = {2: UsageError, 3: EnvironmentMismatch, 4: DataError, 5: StorageError}
-
 
 IMAGE = "/opt/env"
 """Where an image has its environment (docker/environment.sh)."""
@@ -74,7 +62,7 @@ class Order:
 @dataclass(frozen=True)
 class Ready:
     """Everything is there: `plan` is what would be done, and `held` who is at work in that root. `resumes` is the
-    errand that this goes on with, if it does."""
+    errand that this goes on with, if it does. `lock` is as in an Errand."""
 
     host: Host
     environment: str
@@ -86,6 +74,7 @@ class Ready:
     plan: Plan
     held: Owner | None
     resumes: Errand | None = None
+    lock: str = ""
 
 
 class NotThere(UsageError):
@@ -97,7 +86,8 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     thing that takes a while. With `looks_only` nothing is put there but the source.
 
     Raises:
-        UsageError: a path of the pipeline is nowhere; nothing has been done then.
+        UsageError: a path of the pipeline is nowhere, or the source can not be told; nothing has been done then. Data
+            was changed meanwhile.
         NotThere: `looks_only`, and the environment or some data would have to be put there first.
         DFlashError: what `order.check` raises. EnvironmentMismatch: the environment can not be made there.
         HostError: the host, or something can not be written there. StorageError: something can not be read here.
@@ -106,12 +96,12 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     parcels = {each: parcel(each) for each in found if not each.is_there}
     home, there = look(connection, [each.name for each in found if each.is_there])
     require(found, there, connection.layer)
+    content, origin = snapshot(without=[path for packed in parcels.values() for path in packed.files.values()])
     root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)
     host = replace(order.host, root=root)
     if not looks_only:
         order.check(host, order.pipeline)
-    generation, python = _environment(connection, host, order, tell, looks_only)
-    content, origin = snapshot()
+    generation, python, lock = _environment(connection, host, order, tell, looks_only)
     source = send_files(connection, host, content)
     _, kept = look(connection, [place_of(root, each) for each in parcels.values()])
     for belonging, packed in parcels.items():
@@ -119,7 +109,7 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
             if looks_only:
                 raise NotThere(f"{belonging.name} has not been sent yet", where=connection.layer)
             tell(f"sending {belonging.name}")
-            send(connection, root, packed)
+            send(connection, root, belonging, packed)
     moved = [override(belonging, root, packed) for belonging, packed in parcels.items()]
     request = {
         "pipeline": {"name": Path(order.pipeline.file).name, "text": _text(Path(order.pipeline.file))},
@@ -127,8 +117,9 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
         "host": {"name": host.name, "gpus": host.gpus},
         "kinds": order.kinds,
     }
-    plan, held = _planned(connection, host, python, source, request, order.pipeline)
-    return Ready(host, order.environment.name, generation, python, source, origin, request, plan, held)
+    plan, held = planned(connection, host, python, source, request)
+    name = order.environment.name
+    return Ready(host, name, generation, python, source, origin, request, plan, held, lock=lock)
 
 
 def again(connection: Connection, errand: Errand, origin: Origin) -> Ready:
@@ -142,16 +133,18 @@ def again(connection: Connection, errand: Errand, origin: Origin) -> Ready:
     request = {name: value for name, value in errand.request.items() if name != "sender"}
     source = where(connection, host, PurePosixPath(errand.source).name)
     _, there = look(connection, [errand.python])
-    if not there[errand.python] or not source:
-        gone = "source" if there[errand.python] else f"environment {errand.environment} {errand.generation}"
+    is_there = there[errand.python]
+    if errand.lock:
+        prefix = str(PurePosixPath(errand.python).parents[1])
+        is_there = is_there and image_python(connection, errand.lock, prefix) == errand.python
+    if not is_there or not source:
+        name = f"{errand.environment} {errand.generation}" if errand.generation else errand.python
+        gone = "source" if is_there else f"environment {name}"
         cure = "./inv train --host with the same options starts anew, and skips what is finished"
         raise UsageError(f"the {gone} of run {errand.run} is not there any more", where=errand.chain, cure=cure)
-    with tempfile.TemporaryDirectory(prefix="dflash-again-") as folder:
-        pipeline = pipeline_of(request, Path(folder))
-    plan, held = _planned(connection, host, errand.python, source, request, pipeline)
-    return Ready(
-        host, errand.environment, errand.generation, errand.python, source, origin, request, plan, held, errand
-    )
+    plan, held = planned(connection, host, errand.python, source, request)
+    name, generation = errand.environment, errand.generation
+    return Ready(host, name, generation, errand.python, source, origin, request, plan, held, errand, errand.lock)
 
 
 def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = False) -> tuple[Errand, Path]:
@@ -173,13 +166,16 @@ def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = Fa
         raise storage_error(failure, failure.filename or root) from failure
     argv = [errand.python, "-P", "-m", "dflash.pipeline.far", "run", errand.root]
     request = Script("request.json", json.dumps(errand.request).encode(), len(argv))
-    command = Command(argv, _variables(errand), errand.source, request)
+    command = Command(argv, _variables(errand), errand.root, request)  # where a core dump, say, is in nobody's way
     try:
         if errand.environment:
             HostEnvironments(connection, ready.host).pin(errand.environment, errand.generation, errand.first)
         jobs.start(connection, ready.host, command, errand.job)
     except LostConnection as failure:
         failure.cure = f"./inv follow {errand.run} says whether it has started"
+        raise
+    except KeyboardInterrupt:
+        print(f"\n./inv follow {errand.run} says whether it has started", file=sys.stderr)
         raise
     except DFlashError:
         replace(errand, ended={"state": "never started"}).write(folder)
@@ -188,25 +184,32 @@ def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = Fa
 
 
 def origin_of(folder: Path) -> Origin:
-    """Where the source of a run came from, as its folder here says. Raises StorageError."""
+    """Where the source of a run came from, as its folder here says. Raises DataError where that is damaged, or
+    StorageError."""
     try:
         commit = json.loads((folder / "source.json").read_bytes())["commit"]
         patch = folder / "source.patch"
         return Origin(commit, patch.read_bytes() if patch.exists() else b"")
+    except (ValueError, KeyError, TypeError):
+        cure = "./inv train --host with the same options starts anew, and skips what is finished"
+        raise DataError("is damaged", where=str(folder / "source.json"), cure=cure) from None
     except OSError as failure:
         raise storage_error(failure, failure.filename or folder) from failure
 
 
-def _environment(connection: Connection, host: Host, order: Order, tell: Tell, looks_only: bool) -> tuple[str, str]:
+def _environment(
+    connection: Connection, host: Host, order: Order, tell: Tell, looks_only: bool
+) -> tuple[str, str, str]:
     """The generation of the declared lock there, the one in use before others, and its Python. On this machine it is
-    the environment that runs this; in a container of an image that was built from that lock, the image's."""
+    the environment that runs this; in a container of an image that was built from that lock, the image's, and its
+    lock."""
     if host.chain.is_local:
-        return "", sys.executable
+        return "", sys.executable, ""
     name, environments = order.environment.name, HostEnvironments(connection, host, tell)
     lock = read_lock(order.environment / "requirements.lock").id[:ID_LENGTH]
 
     if python := image_python(connection, lock):
-        return "", python
+        return "", python, lock
 
     def made() -> list[dict[str, Any]]:
         rows = [row for row in environments.listed(name) if row["finished"] and row["id"].split("-")[0] == lock]
@@ -219,7 +222,7 @@ def _environment(connection: Connection, host: Host, order: Order, tell: Tell, l
         tell(f"making the environment {name} ({lock})")
         environments.use(name, environments.create(order.environment, wheels=order.wheels).id)
         rows = made()
-    return rows[-1]["id"], f"{rows[-1]['path']}/bin/python"
+    return rows[-1]["id"], f"{rows[-1]['path']}/bin/python", ""
 
 
 def image_python(connection: Connection, lock: str, prefix: str = IMAGE) -> str:
@@ -228,24 +231,8 @@ def image_python(connection: Connection, lock: str, prefix: str = IMAGE) -> str:
     return f"{prefix}/bin/python" if stamp.get("lock", "").startswith(lock) else ""
 
 
-def _planned(
-    connection: Connection, host: Host, python: str, source: str, request: Mapping[str, Any], pipeline: Pipeline
-) -> tuple[Plan, Owner | None]:
-    programs = HostPrograms(connection, host, python=python, package=source)
-    words = ("dflash.pipeline.far", "plan", programs.root)
-    answer = json.loads(programs.run(*words, errors=_ERRORS, stdin=json.dumps(request).encode()))
-    steps = tuple(_step(pipeline, each) for each in answer["plan"]["steps"])
-    return Plan(pipeline, host, steps), answer["held"] and Owner(**answer["held"])
-
-
-def _step(pipeline: Pipeline, told: Mapping[str, Any]) -> PlannedStep:
-    step = pipeline.step(told["name"])
-    return PlannedStep(step, told["fields"], told["key"], told["status"], tuple(told["why"]), needs_gpu(step, pipeline))
-
-
 def _errand(ready: Ready, run: str, waits: bool) -> Errand:
     origin, resumes = ready.origin, ready.resumes
-    owner = f"{getpass.getuser()}@{socket.gethostname()}"
     assert ready.host.root is not None
     return Errand(
         run=run,
@@ -257,10 +244,20 @@ def _errand(ready: Ready, run: str, waits: bool) -> Errand:
         generation=ready.generation,
         python=ready.python,
         source=ready.source,
-        request={**ready.request, "sender": asdict(Sender(run, owner, origin.commit, origin.dirty, waits))},
+        request={**ready.request, "sender": asdict(Sender(run, owner(), origin.commit, origin.dirty, waits))},
         started=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         first=resumes.first if resumes else run,
+        lock=ready.lock,
     )
+
+
+def owner() -> str:
+    """Who sends a run, as user@machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _write(ready: Ready, errand: Errand, folder: Path) -> None:

@@ -7,17 +7,18 @@ pattern, which goes along into ROOT/data/ID/, named by a hash of all of it, and 
 from __future__ import annotations
 
 import glob
-import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
+import yaml
+
 from dflash.atomic import sha256
 from dflash.errors import UsageError, storage_error
 from dflash.hosts import files
-from dflash.hosts.command import Command
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import HostError
 from dflash.pipeline.files import canonical, digest
@@ -61,16 +62,23 @@ def parcel(belonging: Belonging) -> Parcel:
     """Read what a relative path names here.
 
     Raises:
-        UsageError: nothing of that name is here.
+        UsageError: nothing of that name is here, or a name is no text.
         StorageError: a file can not be read.
     """
-    base, named = _split(belonging.name)
+    if not belonging.name:
+        cure = "name a file, a folder or a pattern, or leave the setting out"
+        raise UsageError("an empty name is none", where=belonging.setting, cure=cure)
+    base, named = _split(os.path.normpath(belonging.name))
     try:
         found = {str(path.relative_to(base)): path for path in _found(base, named) if path.is_file()}
         if not found:
             cure = "a relative path is sent along, an absolute one must be there: check it, or name one that is there"
             raise UsageError(f"{belonging.name} is not on this machine", where=belonging.setting, cure=cure)
         hashes = sorted((name, sha256(path)) for name, path in found.items())
+        canonical([named, hashes]).encode()
+    except UnicodeEncodeError as failure:
+        what = f"a name here is not UTF-8: {os.fsencode(failure.object)!r}"
+        raise UsageError(what, where=belonging.setting, cure="rename it") from None
     except OSError as failure:
         raise storage_error(failure, failure.filename or belonging.name) from failure
     return Parcel(found, named, digest(canonical(hashes))[:ID_LENGTH])
@@ -80,6 +88,7 @@ def _split(name: str) -> tuple[Path, str]:
     """The folder that a parcel is packed from, and the name or pattern below it."""
     path = Path(name)
     if path.exists() or not glob.has_magic(name):
+        path = Path(os.path.abspath(name))  # .. has a name, too
         return path.parent, path.name
     depth = next(depth for depth, part in enumerate(path.parts) if glob.has_magic(part))
     return Path(*path.parts[:depth]), str(Path(*path.parts[depth:]))
@@ -95,16 +104,21 @@ def _found(base: Path, named: str) -> Iterator[Path]:
         yield from (base / each for each in glob.glob(named, root_dir=base, recursive=True))
 
 
-# A name's parts are never split, only its pattern is looked for; all of it comes as words of argv.
-_LOOK = 'printf "%s\\n" "$HOME"; IFS=; for name; do set -- $name; if [ -e "$1" ]; then echo 1; else echo 0; fi; done'
+# As the steps look for them (dflash/training/files.py). NUL is the one byte that no name has.
+_LOOK = """
+import glob, os, sys
+there = [os.path.lexists(name) or any(glob.iglob(name, recursive=True)) for name in sys.argv[1:]]
+sys.stdout.buffer.write(os.fsencode("\\0".join([os.path.expanduser("~"), *("01"[each] for each in there)])))
+"""
 
 
 def look(connection: Connection, names: Sequence[str]) -> tuple[str, dict[str, bool]]:
     """The home there, and which of `names`, paths or patterns, are there. Raises HostError."""
-    (said,) = connection.gather([Command(["sh", "-c", _LOOK, "sh", *names])])
-    if isinstance(said, HostError):
-        raise said
-    home, *answers = said.stdout.decode(errors="surrogateescape").splitlines()
+    result = connection.run(["python3", "-IS", "-c", _LOOK, *names])
+    if result.code:
+        said = result.stderr.decode(errors="replace").strip().splitlines()
+        raise HostError(said[-1] if said else f"python3 ended with {result.code}", layer=connection.layer)
+    home, *answers = os.fsdecode(result.stdout).split("\0")
     return home, {name: answer == "1" for name, answer in zip(names, answers, strict=True)}
 
 
@@ -123,19 +137,25 @@ def place_of(root: str, packed: Parcel) -> str:
 
 def override(belonging: Belonging, root: str, packed: Parcel) -> str:
     """The setting as it must be for the run there."""
-    return f"{belonging.setting}={json.dumps(f'{place_of(root, packed)}/{packed.named}')}"
+    path = f"{place_of(root, packed)}/{packed.named}"
+    quoted = yaml.safe_dump(path, default_style='"', width=sys.maxsize).strip()
+    return f"{belonging.setting}={quoted}"
 
 
-def send(connection: Connection, root: str, packed: Parcel) -> None:
+def send(connection: Connection, root: str, belonging: Belonging, packed: Parcel) -> None:
     """Put a parcel's files there: beside their place first, so that they are in it all at once. What broke off is gone
     on with.
 
     Raises:
+        UsageError: they are not any more what they were when the parcel was made; nothing is in its place then.
         TransferFailed, LostConnection: the host.
     """
     place = place_of(root, packed)
     for name, path in packed.files.items():
         files.put(connection, path, f"{place}.part/{name}")
+    if parcel(belonging).id != packed.id:
+        cure = "run this again once nothing writes to it any more"
+        raise UsageError(f"{belonging.name} was changed before it was sent", where=belonging.setting, cure=cure)
     result = connection.run(["mv", "-T", f"{place}.part", place])
     if result.code and not look(connection, [place])[1][place]:  # another caller may have brought the same
         said = result.stderr.decode(errors="replace").strip().splitlines()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.atomic import write_json
-from dflash.errors import DataError, UsageError, storage_error
+from dflash.errors import ChainError, DataError, UsageError, storage_error
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.pipeline.record import AWAY
@@ -24,7 +24,8 @@ class Errand:
     `run` is its id, here and below `root` there; `job` the detached job that is its runner. It runs with `python`, of
     the generation `generation` of `environment`, from the source at `source`. `request` is what the runner was given
     (dflash/pipeline/far.py). `first` is the run that this one resumes, through others perhaps, or itself: generations
-    are pinned under its name. `ended` is how the job ended, once that was seen.
+    are pinned under its name. `ended` is how the job ended, once that was seen. `lock` is, of an image's environment,
+    the id of the lock that it was made from.
     """
 
     run: str
@@ -40,6 +41,7 @@ class Errand:
     started: str
     first: str
     ended: Mapping[str, Any] | None = None
+    lock: str = ""
 
     @property
     def where(self) -> Host:
@@ -68,7 +70,10 @@ def load_errand(root: Path, run: str) -> Errand:
         found = json.loads(path.read_bytes())
         if found.pop("schema") != _SCHEMA:
             raise DataError("was written by another version of this project", where=str(path))
-        return Errand(**found)
+        errand = Errand(**found)
+        if not _is_whole(errand):
+            raise ValueError(run)
+        return errand
     except (FileNotFoundError, NotADirectoryError):
         if (path.parent / "record.json").exists():
             what = f"run {run} is one of this machine, not of a host"
@@ -77,5 +82,13 @@ def load_errand(root: Path, run: str) -> Errand:
         raise UsageError(f"there is no run {run!r}", where=str(root / "runs"), cure=cure) from None
     except OSError as failure:
         raise storage_error(failure, path) from failure
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, ChainError):
         raise DataError("is damaged", where=str(path), cure="./inv jobs --host H lists what runs there") from None
+
+
+def _is_whole(errand: Errand) -> bool:
+    """Whether every field has what it should; a chain that is none raises ChainError."""
+    maps = {"request": errand.request, "ended": errand.ended or {}}
+    texts = [value for name, value in vars(errand).items() if name not in maps]
+    whole = all(isinstance(text, str) for text in texts) and all(isinstance(each, dict) for each in maps.values())
+    return whole and bool(errand.where)

@@ -44,7 +44,7 @@ class StepProcess:
                 stdin=subprocess.PIPE,  # closes when this process dies, however it dies: the keeper's signal
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**calm(os.environ), "PYTHONPATH": os.pathsep.join(paths)},
+                env={**calm(os.environ), "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
                 pass_fds=(lock,),
                 start_new_session=True,
             )

@@ -41,13 +41,15 @@ class Sender:
 
 
 def new_run(root: Path, pipeline: str, identity: str = "") -> Path:
-    """Make `runs/<id>/` below `root`; ids sort by time. Raises OSError, also when there is a run `identity`."""
+    """Make `runs/<id>/` below `root`; ids sort by time. A run `identity` that was sent may have a folder here already,
+    if whoever sent it has this root, too. Raises OSError, also when there is a run `identity` that has begun."""
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{pipeline}"
     (root / "runs").mkdir(parents=True, exist_ok=True)
     number = 1
     if identity:
-        (root / "runs" / identity).mkdir()
-        return _with_folders(root / "runs" / identity)
+        folder = root / "runs" / identity
+        folder.mkdir(exist_ok=(folder / AWAY).exists() and not (folder / "events.jsonl").exists())
+        return _with_folders(folder)
     while True:
         folder = root / "runs" / (stem if number == 1 else f"{stem}-{number}")
         try:
@@ -59,8 +61,8 @@ def new_run(root: Path, pipeline: str, identity: str = "") -> Path:
 
 
 def _with_folders(folder: Path) -> Path:
-    (folder / "logs").mkdir()
-    (folder / "specs").mkdir()
+    (folder / "logs").mkdir(exist_ok=True)
+    (folder / "specs").mkdir(exist_ok=True)
     return folder
 
 

@@ -44,6 +44,7 @@ def test_a_chain_needs_no_inventory(tmp_path: Path):
         ("gpu1:\n  chain: local\n  gpus: -1\n", "3:9", "must be greater than or equal to 0, not -1"),
         ("gpu1:\n  chain: local\n  gpus: many\n", "3:9", 'must be a valid integer, not "many"'),
         ("gpu1:\n  chain: local\n  root: here\n", "3:9", "must be an absolute path, not 'here'"),
+        ("gpu1:\n  chain: local\n  root: /a:b\n", "3:9", "can not have a ':', which ends a path in PYTHONPATH"),
         ("gpu1: local\n", "1:7", 'must be a map, not "local"'),
         ("- gpu1\n", "1:1", "an inventory is a map"),
         ("sudo:\n  chain: local\n", "1:1", "'sudo' can not name a host"),

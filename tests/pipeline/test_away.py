@@ -7,7 +7,7 @@ import io
 import json
 import os
 import re
-import subprocess
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,19 +15,19 @@ import pytest
 
 from dflash.environments.lock import read_lock
 from dflash.errors import BusyError, DataError, UsageError
-from dflash.hosts import jobs, unpacking
+from dflash.hosts import jobs
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import lock
-from dflash.pipeline.away import NotThere, Order, again, image_python, launch, origin_of, prepare
-from dflash.pipeline.belongings import Belonging, belongings, look, override, parcel, require
+from dflash.pipeline.answer import plan_of
+from dflash.pipeline.away import NotThere, Order, again, image_python, launch, origin_of, owner, prepare
 from dflash.pipeline.errand import Errand, load_errand
 from dflash.pipeline.far import Telling
 from dflash.pipeline.following import Replay, fetch, follow, stop
 from dflash.pipeline.keys import HOME
-from dflash.pipeline.record import load_record
-from dflash.pipeline.source import snapshot
+from dflash.pipeline.record import load_record, new_run
+from dflash.pipeline.source import Origin, snapshot
 from dflash.pipeline.view import Lines
 from tests.lab.service import wait_until
 from tests.pipeline.lab import Lab
@@ -70,13 +70,24 @@ def told(errand: Errand, word: str) -> str:
     return log.read_text()
 
 
-def test_a_run_there_is_followed_and_comes_home_and_the_next_one_skips_it(short: Lab, host: Host):
+def test_a_run_there_is_followed_and_comes_home_and_the_next_one_skips_it(
+    short: Lab, host: Host, monkeypatch: pytest.MonkeyPatch
+):
     said = io.StringIO()
+    data: list[Path] = []
+
+    def watched(without: list[Path]) -> tuple[bytes, Origin]:
+        data.extend(without)
+        return snapshot(without=without)
+
+    monkeypatch.setattr("dflash.pipeline.away.snapshot", watched)
     with reach(host.chain) as there:
         with pytest.raises(NotThere, match=r"local: corpus\.txt has not been sent yet"):
             prepare(there, order(short, host), looks_only=True)
+        assert [path.name for path in data] == ["corpus.txt"]
         ready = prepare(there, order(short, host))
         assert [each.status for each in ready.plan.steps] == ["run", "run"]
+        (Path(str(host.root)) / "json.py").write_text("raise SystemExit('what lies in the root is not imported')")
         errand, folder = launch(there, ready, short.root)
         assert load_errand(short.root, errand.run) == errand
         assert load_record(short.root)["status"] == "running"  # as far as is known here
@@ -99,11 +110,16 @@ def test_a_run_there_is_followed_and_comes_home_and_the_next_one_skips_it(short:
     assert (folder / "logs" / "train.log").exists()
 
 
-def test_a_stopped_run_is_gone_on_with_and_a_second_one_meanwhile_is_refused_by_name(short: Lab, host: Host):
+def test_a_stopped_run_is_gone_on_with_and_a_second_one_meanwhile_is_refused_by_name(
+    short: Lab, host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     slow = order(short, host, "train.steps=600", "train.seconds=0.1")
     with reach(host.chain) as there:
         errand, folder = launch(there, prepare(there, slow), short.root)
         told(errand, '"done"')
+        held = lock.owner(Path(errand.root))
+        assert held
+        assert os.readlink(f"/proc/{held.pid}/cwd") == errand.root  # a core dump in its source would change that
         ready = prepare(there, slow)
         with pytest.raises(BusyError, match=rf"run {errand.run} of .+@.+ \(process \d+\) is at work there"):
             launch(there, ready, short.root)
@@ -111,117 +127,21 @@ def test_a_stopped_run_is_gone_on_with_and_a_second_one_meanwhile_is_refused_by_
         assert job.code == 143
         fetch(errand, job, folder)
         assert load_record(short.root, errand.run)["status"] == "interrupted"
+        with pytest.raises(UsageError, match=rf"environment .*/python of run {errand.run} is not there any more"):
+            again(there, replace(errand, lock="0" * 16), origin_of(folder))
         ready = again(there, load_errand(short.root, errand.run), origin_of(folder))
+        with monkeypatch.context() as typed:
+            typed.setattr(jobs, "start", lambda *words: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                launch(there, ready, short.root / "other")
+        (run,) = os.listdir(short.root / "other" / "runs")
+        assert capsys.readouterr().err == f"\n./inv follow {run} says whether it has started\n"
         assert [each.status for each in ready.plan.steps] == ["skip", "resume"]
         second, place = launch(there, ready, short.root)
         assert (second.first, second.source) == (errand.run, errand.source)
         assert re.search(r"starts at [1-9]", told(second, "starts at"))
         assert stop(second).code == 143
     assert json.loads((place / "source.json").read_text()) == json.loads((folder / "source.json").read_text())
-
-
-# --- what goes along
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    home = tmp_path / "project"
-    (home / "dflash").mkdir(parents=True)
-    (home / "dflash" / "one.py").write_text("one = 1\n")
-    (home / "run").write_text("#!/bin/sh\n")
-    (home / "run").chmod(0o755)
-    (home / ".gitignore").write_text("work/\n")
-    (home / "work").mkdir()
-    (home / "work" / "large").write_text("left")
-    git(home, "init", "-q")
-    git(home, "add", ".")
-    git(home, "-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "-m", "first")
-    return home
-
-
-def git(home: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", str(home), *words], check=True, capture_output=True, text=True).stdout
-
-
-def test_the_source_is_the_commit_with_what_was_changed_and_nothing_that_git_ignores(checkout: Path, tmp_path: Path):
-    clean, origin = snapshot(checkout)
-    assert (origin.commit, origin.dirty) == (git(checkout, "rev-parse", "HEAD").strip(), False)
-    (checkout / "dflash" / "one.py").unlink()
-    (checkout / "dflash" / "two.py").write_text("two = 2\n")
-    content, origin = snapshot(checkout)
-    place = Path(unpacking.take(str(tmp_path / "root"), unpacking.digest(content), content))
-    assert sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()) == [
-        ".gitignore",
-        "dflash/two.py",
-        "run",
-    ]
-    assert os.access(place / "run", os.X_OK)
-    assert unpacking.take(str(tmp_path / "root"), unpacking.digest(clean), b"") == ""
-    assert git(checkout, "status", "--porcelain").split() == ["D", "dflash/one.py", "??", "dflash/two.py"]
-    git(checkout, "stash", "-q", "--include-untracked")
-    subprocess.run(["git", "-C", str(checkout), "apply"], input=origin.patch, check=True)
-    assert snapshot(checkout)[0] == content
-
-
-def test_a_file_too_large_to_be_source_is_named(checkout: Path):
-    with (checkout / "rows.jsonl").open("wb") as file:
-        file.truncate(65_000_000)
-    with pytest.raises(UsageError, match=r"65 MB, 65 of them in rows.jsonl; move what is no source elsewhere"):
-        snapshot(checkout)
-
-
-def test_source_outside_of_git_is_what_a_run_needs(checkout: Path):
-    (checkout / ".git").rename(checkout / "was-git")
-    for name in ("envs", "pipelines"):
-        (checkout / name).mkdir()
-    content, origin = snapshot(checkout)
-    assert (origin.commit, origin.dirty) == (None, None)
-    assert b"one = 1" in content
-    assert b"bin/sh" not in content
-
-
-@pytest.mark.parametrize(
-    ("name", "files", "named"),
-    [
-        ("rows.jsonl", ["rows.jsonl"], "rows.jsonl"),
-        ("set", ["set/a.jsonl", "set/deep/b.jsonl"], "set"),
-        ("set/*.jsonl", ["a.jsonl"], "*.jsonl"),
-        ("s*/**/*.jsonl", ["set/a.jsonl", "set/deep/b.jsonl"], "s*/**/*.jsonl"),
-    ],
-)
-def test_a_relative_path_goes_along(name: str, files: list[str], named: str, tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "set" / "deep").mkdir(parents=True)
-    for file in ("rows.jsonl", "set/a.jsonl", "set/deep/b.jsonl"):
-        (tmp_path / file).write_text(file)
-    setting = Belonging("data.file", name)
-    packed = parcel(setting)
-    assert (sorted(packed.files), packed.named) == (files, named)
-    assert override(setting, "/root/x", packed) == f'data.file="/root/x/data/{packed.id}/{named}"'
-
-
-def test_a_path_that_is_nowhere_is_named_by_its_setting(tmp_path: Path):
-    with pytest.raises(UsageError, match=r"^train.start: absent is not on this machine; a relative path is sent along"):
-        parcel(Belonging("train.start", "absent"))
-    (tmp_path / "it's [here] $HOME.jsonl").touch()
-    with reach(parse_chain("local")) as there:
-        names = [str(tmp_path / "it's*.jsonl"), str(tmp_path / "it's [here] $HOME.jsonl"), str(tmp_path / "absent; id")]
-        home, found = look(there, names)
-    assert (home, [found[name] for name in names]) == (os.environ["HOME"], [True, True, False])
-    with pytest.raises(UsageError, match=r"^gpu1: data.file: .*/absent; id is not there; put it there"):
-        require([Belonging("data.file", names[2])], found, "gpu1")
-
-
-def test_the_pipelines_own_settings_that_are_paths_are_known():
-    from dflash.pipeline.kinds import load_kinds
-    from dflash.pipeline.schema import load_pipeline
-
-    loaded = load_pipeline(HOME / "pipelines" / "dflash-8gpu.yaml", load_kinds(), ["train.start=drafts/one"])
-    assert [(each.setting, each.is_there) for each in belongings(loaded)] == [
-        ("target.folder", True),
-        ("data.file", True),
-        ("train.start", False),
-    ]
 
 
 # --- who is at work
@@ -263,7 +183,9 @@ def test_a_run_of_this_machine_or_none_or_a_damaged_note_is_one_line(tmp_path: P
     folder.mkdir(parents=True)
     errand().write(folder)
     assert load_errand(tmp_path, "r").where == Host("lab", parse_chain("ssh:lab/lxc:7"), "/root/x")
-    for text in ("{", "[]", '{"schema": 1}', '{"schema": 2}'):
+    whole = json.loads((folder / "remote.json").read_text())
+    wrong: list[dict[str, object]] = [{"chain": 7}, {"chain": "x"}, {"request": None}, {"job": None}, {"ended": "x"}]
+    for text in ("{", "[]", '{"schema": 1}', '{"schema": 2}', *(json.dumps({**whole, **each}) for each in wrong)):
         (folder / "remote.json").write_text(text)
         with pytest.raises(DataError, match=r"remote\.json"):
             load_errand(tmp_path, "r")
@@ -271,6 +193,43 @@ def test_a_run_of_this_machine_or_none_or_a_damaged_note_is_one_line(tmp_path: P
     (folder / "record.json").write_text("{}")
     with pytest.raises(UsageError, match="run r is one of this machine"):
         load_errand(tmp_path, "r")
+
+
+def test_a_run_may_be_sent_to_a_root_that_its_sender_has_too(tmp_path: Path):
+    folder = new_run(tmp_path, "p")
+    with pytest.raises(FileExistsError):
+        new_run(tmp_path, "p", folder.name)
+    errand().write(folder)
+    assert new_run(tmp_path, "p", folder.name) == folder
+    (folder / "events.jsonl").touch()
+    with pytest.raises(FileExistsError):
+        new_run(tmp_path, "p", folder.name)
+
+
+def test_where_source_came_from_is_told_or_the_note_is_damaged(tmp_path: Path):
+    for text in ("{", "[]", "{}"):
+        (tmp_path / "source.json").write_text(text)
+        with pytest.raises(DataError, match=r"source\.json: is damaged; \./inv train --host with the same options"):
+            origin_of(tmp_path)
+    (tmp_path / "source.json").write_text('{"commit": "c0"}')
+    (tmp_path / "source.patch").write_text("a patch")
+    assert origin_of(tmp_path) == Origin("c0", b"a patch")
+
+
+def test_a_plan_is_shown_as_it_was_made_there_whatever_kinds_are_known_here():
+    step = {"name": "one", "uses": "gone", "describes": "as it was", "needs": ["zero"], "status": "resume"}
+    step |= {"why": ["it was started"], "needs_gpu": True, "key": "k", "config": {"gone": [1]}, "fields": {"lock": "l"}}
+    made = {"schema": 1, "pipeline": "p", "description": "d", "file": "/tmp/x/p.yaml", "host": "h", "chain": "local"}
+    shown = plan_of({**made, "steps": [step]}, "p.yaml", errand().where).as_json()
+    assert shown == {**made, "file": "p.yaml", "host": "lab", "chain": "ssh:lab/lxc:7", "steps": [step]}
+
+
+def test_who_has_no_name_is_known_by_number(monkeypatch: pytest.MonkeyPatch):
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 54321")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert owner().split("@")[0] == str(os.getuid())
 
 
 def test_a_job_that_never_started_is_said_so(host: Host):
