@@ -130,14 +130,15 @@ class Container:
 
     def _anew(self, has: Inspected, before: dict[str, Any], after: dict[str, Any], run: Action) -> Change:
         aside = f"{self.hop.name}-{has.id[:12]}"
+        works = has.state in ("running", "paused")
+        ends = "what runs in it ends; " if works else ""
         note = (
-            f"made anew: what runs in it ends; what was written into it, outside of mounts, stays in {aside}, "
-            "which `docker rm` removes"
+            f"made anew: {ends}what was written into it, outside of mounts, stays in {aside}, which `docker rm` removes"
         )
         undeclared = sorted({*has.mounts, *has.volumes} - {mount.inside for mount in self.spec.mounts})
         if undeclared:
             note += f"\nwithout {', '.join(undeclared)}, which is mounted and not declared"
-        actions = [Action(("docker", "stop", self.hop.name))] if has.state in ("running", "paused") else []
+        actions = [Action(("docker", "stop", self.hop.name))] if works else []
         # The old one must not come back by itself beside the new.
         actions += [
             Action(("docker", "update", "--restart", "no", self.hop.name)),
