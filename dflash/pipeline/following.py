@@ -28,6 +28,14 @@ _MARGIN_S = 10.0
 
 _TOLD = ("started", "progress", "note", "finished")
 
+_persistent = retry(
+    retry=retry_if_exception_type((LostConnection, Unreachable)),
+    stop=stop_after_attempt(6),
+    wait=wait_random_exponential(max=10),
+    reraise=True,
+)
+"""Reaches a host again where the connection breaks."""
+
 
 class Replay:
     """Tells a view what the lines of a job's log say, and keeps how the run ended."""
@@ -80,8 +88,10 @@ def _failure(errand: Errand, job: Job, ended: dict[str, Any] | None) -> StepFail
     return None
 
 
+@_persistent
 def stop(errand: Errand) -> Job:
-    """End every process of a run; how its job ended. Its runner is told first, and lets the step save what it has.
+    """End every process of a run; how its job ended. Its runner is told first, once however often this is called, and
+    lets the step save what it has.
 
     Raises:
         UsageError: its job never started. HostError: the host.
@@ -101,12 +111,7 @@ def _started(errand: Errand) -> Iterator[None]:
         raise UsageError(what, where=errand.chain, cure=cure) from failure
 
 
-@retry(
-    retry=retry_if_exception_type((LostConnection, Unreachable)),
-    stop=stop_after_attempt(6),
-    wait=wait_random_exponential(max=10),
-    reraise=True,
-)
+@_persistent
 def fetch(errand: Errand, job: Job, folder: Path) -> Errand:
     """Bring a run that has ended into its folder here, and note its end: record, events, report and logs, the rows of
     metrics.jsonl, and the drafter in `export/`. A generation that a finished run has pinned is let go.
