@@ -44,7 +44,9 @@ def view() -> Lines:
     return Lines(io.StringIO())
 
 
-def test_the_second_of_two_who_planned_at_once_is_told_what_to_do_and_its_record_says_why_it_failed(lab: Lab):
+def test_the_second_of_two_who_planned_at_once_is_told_what_to_do_and_its_record_says_why_it_failed(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+):
     host = Host("there", parse_chain("local"), str(lab.root / "far"))
     slow = ("train.steps=600", "train.seconds=0.1")
     kinds = "tests.pipeline.sample_kinds:KINDS"
@@ -63,7 +65,12 @@ def test_the_second_of_two_who_planned_at_once_is_told_what_to_do_and_its_record
         record = load_record(lab.root, second.run)
         assert record["status"] == "failed"
         assert f"run {first.run} of " in record["steps"][0]["error"]
-        assert stop(first).code == 143
+        capsys.readouterr()
+        cli_train.stop(run=first.run, root=str(lab.root), grace=10.0)
+    said = capsys.readouterr().err
+    assert f"there: run {first.run} is told to stop; waits while it saves what it has, 120 s at most" in said
+    assert f"./inv resume {first.run} goes on with it" in said
+    assert load_record(lab.root, first.run)["status"] == "interrupted"
 
 
 def test_a_run_that_never_started_is_noted_so_and_is_not_at_work(away: Errand, lab: Lab):
