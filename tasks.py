@@ -185,7 +185,7 @@ def follow(context: Context, job: str, host: str = "", offset: int = 0, root: st
     if host:
         cli_hosts.follow(host=host, job=job, offset=offset)
     else:
-        cli_train.follow(run=job, root=root)
+        cli_train.follow(run=job, root=root, offset=offset)
 
 
 @task(positional=["job"], auto_shortflags=False, help={**helped("host", "grace", "root"), "job": HELP["job_or_run"]})
@@ -195,7 +195,7 @@ def stop(context: Context, job: str, host: str = "", grace: float = 10.0, root: 
     if host:
         cli_hosts.stop(host=host, job=job, grace=grace)
     else:
-        cli_train.stop(run=job, root=root)
+        cli_train.stop(run=job, root=root, grace=grace)
 
 
 @task(positional=["run"], auto_shortflags=False, help={**helped("root", "wait", "json"), "run": HELP["run_away"]})

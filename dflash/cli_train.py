@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,8 @@ from dflash.errors import UsageError
 from dflash.hosts.inventory import Host, find_host
 
 if TYPE_CHECKING:
-    from dflash.pipeline.away import Order
+    from dflash.hosts.connection import Connection
+    from dflash.pipeline.away import Order, Ready
     from dflash.pipeline.errand import Errand
     from dflash.pipeline.plan import Plan
 
@@ -40,15 +43,12 @@ def train(
         cli.train(pipeline=pipeline, host=host, root=root, overrides=overrides, as_json=as_json)
         return
     from dflash.hosts.reach import reach
-    from dflash.pipeline.away import launch, prepare
-    from dflash.pipeline.show import show_plan
+    from dflash.pipeline.away import prepare
 
     order = order_of(pipeline, there, environment, wheels, overrides)
     with reach(there.chain) as connection:
         ready = prepare(connection, order, lambda line: _tell(there.name, line))
-        show_plan(ready.plan, stream=sys.stderr)
-        errand, _ = launch(connection, ready, cli.root_of(root), waits=wait)
-    _tell(there.name, f"run {errand.run} has started, as job {errand.job}")
+        errand = _launch(connection, ready, cli.root_of(root), wait)
     _follow(errand, cli.root_of(root), as_json)
 
 
@@ -79,41 +79,45 @@ def _asked(pipeline: str, host: Host, overrides: Sequence[str]) -> Plan | None:
         return None
 
 
-def follow(*, run: str, root: str, as_json: bool = False) -> None:
+def follow(*, run: str, root: str, offset: int) -> None:
     """Follow a run that a host has to its end, and bring home what it made. Exits with the status of the run."""
     from dflash.pipeline.errand import load_errand
 
-    _follow(load_errand(cli.root_of(root), run), cli.root_of(root), as_json)
+    _of_a_job("--offset", offset != 0)
+    _follow(load_errand(cli.root_of(root), run), cli.root_of(root), as_json=False)
 
 
-def stop(*, run: str, root: str) -> None:
+def stop(*, run: str, root: str, grace: float) -> None:
     """End every process of a run that a host has; it saves what it has first."""
+    from dflash.hosts import jobs
     from dflash.pipeline.errand import load_errand
     from dflash.pipeline.following import fetch
     from dflash.pipeline.following import stop as stop_run
+    from dflash.pipeline.process import GRACE_S
 
+    _of_a_job("--grace", grace != jobs.GRACE_S)
     folder = cli.root_of(root)
     errand = load_errand(folder, run)
-    job = stop_run(errand)
+    _tell(errand.host, f"run {run} is told to stop; waits while it saves what it has, {GRACE_S:.0f} s at most")
+    with _noted(errand, folder):
+        job = stop_run(errand)
     fetch(errand, job, folder / "runs" / run)
     _show(folder, run, as_json=False)
-    print(f"./inv resume {run} goes on with it", file=sys.stderr)
+    if job.code:
+        print(f"./inv resume {run} goes on with it", file=sys.stderr)
 
 
 def resume(*, run: str, root: str, wait: bool, as_json: bool) -> None:
     """Go on with a run that a host had, as a new run of the same source, environment and pipeline."""
     from dflash.hosts.reach import reach
-    from dflash.pipeline.away import again, launch, origin_of
+    from dflash.pipeline.away import again, origin_of
     from dflash.pipeline.errand import load_errand
-    from dflash.pipeline.show import show_plan
 
     folder = cli.root_of(root)
     before = load_errand(folder, run)
     with reach(before.where.chain) as connection:
         ready = again(connection, before, origin_of(folder / "runs" / run))
-        show_plan(ready.plan, stream=sys.stderr)
-        errand, _ = launch(connection, ready, folder, waits=wait)
-    _tell(errand.host, f"run {errand.run} goes on with {run}, as job {errand.job}")
+        errand = _launch(connection, ready, folder, wait)
     _follow(errand, folder, as_json)
 
 
@@ -131,23 +135,54 @@ def order_of(pipeline: str, host: Host, environment: str, wheels: str, overrides
     return Order(loaded, tuple(overrides), host, folder_of(name), Path(wheels) if wheels else None)
 
 
+def _of_a_job(option: str, given: bool) -> None:
+    if given:
+        raise UsageError(
+            "is for a job, not for a run", where=option, cure="name the job's host with --host, or do without"
+        )
+
+
+def _launch(connection: Connection, ready: Ready, root: Path, wait: bool) -> Errand:
+    from dflash.pipeline.away import launch
+    from dflash.pipeline.show import show_plan
+
+    show_plan(ready.plan, stream=sys.stderr)
+    errand, _ = launch(connection, ready, root, waits=wait)
+    begun = f"goes on with {ready.resumes.run}" if ready.resumes else "has started"
+    _tell(errand.host, f"run {errand.run} {begun}, as job {errand.job}")
+    return errand
+
+
 def _follow(errand: Errand, root: Path, as_json: bool) -> None:
     from dflash.pipeline.following import fetch, follow
     from dflash.pipeline.view import view_for
 
     try:
-        job, failure = follow(errand, view_for(sys.stderr))
+        with _noted(errand, root):
+            job, failure = follow(errand, view_for(sys.stderr))
     except KeyboardInterrupt:
         again = f"./inv follow {errand.run} looks on again, ./inv stop {errand.run} ends it"
         print(f"\n{errand.host} goes on with the run; {again}", file=sys.stderr)
         raise
-    fetch(errand, job, root / "runs" / errand.run)
+    fetch(errand, job, root / "runs" / errand.run, failure)
     _show(root, errand.run, as_json)
     if failure:
         raise failure
     if job.code > 128:
         print(f"interrupted; ./inv resume {errand.run} goes on from here", file=sys.stderr)
     sys.exit(job.code)
+
+
+@contextlib.contextmanager
+def _noted(errand: Errand, root: Path) -> Iterator[None]:
+    """Of a run that never started, note that: it is not at work, as far as is known here."""
+    from dflash.pipeline.following import NEVER_STARTED, NeverStarted
+
+    try:
+        yield
+    except NeverStarted:
+        replace(errand, ended={"state": NEVER_STARTED}).write(root / "runs" / errand.run)
+        raise
 
 
 def _show(root: Path, run: str, as_json: bool) -> None:

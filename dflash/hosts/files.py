@@ -70,8 +70,11 @@ def _other_end(
                 connection.run(argv, stdin=stdin, stdout=inbox.put)
         except DFlashError as problem:
             failure.append(problem)
+        except _Dropped:
+            pass  # the command has been killed, as one is whose caller was interrupted
         finally:
-            inbox.put(b"")
+            with contextlib.suppress(_Dropped):
+                inbox.put(b"")
 
     runner = threading.Thread(target=run, name=f"{role} {place}")
     runner.start()
@@ -107,6 +110,10 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+class _Dropped(Exception):
+    """Nobody reads any more."""
+
+
 class _Inbox:
     """Bytes from one thread to another, never more than a few pieces of them."""
 
@@ -116,11 +123,12 @@ class _Inbox:
         self._dropped = False
 
     def put(self, data: bytes) -> None:
-        """Add bytes; b"" is the end. Waits for room."""
+        """Add bytes; b"" is the end. Waits for room. Raises _Dropped."""
         while not self._dropped:
             with contextlib.suppress(queue.Full):
                 self._pieces.put(data, timeout=0.2)
                 return
+        raise _Dropped
 
     def read(self, size: int) -> bytes:
         """At most `size` bytes; b"" at the end."""

@@ -26,6 +26,10 @@ PATIENCE_S = 300.0
 """How long a follower tries to reach a host again."""
 
 
+class NoSuchJob(UsageError):
+    """A host has no job of that id."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A job as its host tells it. `state` is running, ended or lost; `status` or `signal` once it has ended."""
@@ -73,7 +77,7 @@ def start(connection: Connection, host: Host, command: Command, identity: str = 
 
 
 def show(connection: Connection, host: Host, identity: str) -> Job:
-    """The state of one job. Raises UsageError when there is none of that id."""
+    """The state of one job. Raises NoSuchJob."""
     result = _keeper(connection, host, "show", identity)
     _require(result, connection, identity)
     return _job(result.stdout.decode())
@@ -99,7 +103,7 @@ def follow(host: Host, identity: str, sink: Callable[[bytes], object], offset: i
     comes twice.
 
     Raises:
-        UsageError: there is no such job.
+        NoSuchJob.
         HostError: the host can not be reached, or could not be again for PATIENCE_S.
     """
     place, heard = offset, 0.0  # a host that was never reached is an error at once; one that was is waited for
@@ -147,7 +151,7 @@ def _keeper(
 def _require(result: Result, connection: Connection, identity: str) -> None:
     said = result.stderr.decode(errors="replace").strip()
     if result.status == 3:
-        raise UsageError(said, where=connection.layer, cure="./inv jobs --host H lists them")
+        raise NoSuchJob(said, where=connection.layer, cure="./inv jobs --host H lists them")
     if result.code:
         last = said.splitlines()[-1] if said else f"status {result.code}"
         raise HostError(f"the keeper of job {identity} failed: {last}", layer=connection.layer)

@@ -6,6 +6,7 @@ A job is a folder `ROOT/ID/`:
     script/   the script that came along, if one did, under its own name
     log       standard output and error of the job, in the order they came
     keeper    process id and start time of the keeper, whose descendants are the job
+    told      made when the first process is told alone to end; its time of change is when
     exit      written last: "status N" or "signal N", and the time
 
 The keeper has a session of its own, and its command line holds MARK, by which an agent that ends, and kills what it
@@ -220,12 +221,14 @@ def follow(folder: str, offset: int) -> None:
 
 def stop(folder: str, grace: float, alone: float) -> None:
     """SIGTERM to every process of the job, SIGKILL to what is left after `grace` seconds; ends when none is. For
-    `alone` seconds before that the job's first process is told alone, so that it ends the others as it knows to."""
+    `alone` seconds before that the job's first process is told alone, so that it ends the others as it knows to. It is
+    told once, however many stop the job meanwhile: a second time means that it is not to save what it has."""
     require(folder)
     keeper = keeper_of(folder)
     signalled: set[int] = set()
     others: set[int] = set()
-    begun = time.monotonic()
+    age = told_before(folder, alone) if alone and keeper else None
+    begun = time.monotonic() - (age or 0.0)
     while True:
         passed = time.monotonic() - begun
         kill = passed > alone + grace
@@ -233,7 +236,7 @@ def stop(folder: str, grace: float, alone: float) -> None:
         if not found - others and (others or keeper_of(folder) is None):
             return
         for pid in found - others:
-            if passed < alone and keeper and (stat_of(pid) or (0,))[0] != keeper:
+            if passed < alone and keeper and (age is not None or (stat_of(pid) or (0,))[0] != keeper):
                 continue
             if kill or pid not in signalled:
                 signalled.add(pid)
@@ -244,6 +247,20 @@ def stop(folder: str, grace: float, alone: float) -> None:
                 except PermissionError:  # another user's, by sudo say
                     others.add(pid)
         time.sleep(POLL_S)
+
+
+def told_before(folder: str, alone: float) -> float | None:
+    """The seconds since another caller told the first process, if that was less than `alone` ago; or None, and the
+    caller is noted as who does."""
+    path = os.path.join(folder, "told")
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
+        age = time.time() - os.stat(path).st_mtime
+        if 0 <= age < alone:
+            return age
+        os.utime(path)
+    return None
 
 
 def require(folder: str) -> None:

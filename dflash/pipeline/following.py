@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from dflash.atomic import write_json
 from dflash.environments.remote import HostEnvironments
-from dflash.errors import DFlashError, StepFailed, UsageError
+from dflash.errors import DFlashError, StepFailed, UsageError, storage_error
 from dflash.hosts import files, jobs
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import LostConnection, Unreachable
-from dflash.hosts.jobs import Job
+from dflash.hosts.jobs import Job, NoSuchJob
 from dflash.hosts.reach import reach
 from dflash.pipeline.belongings import look
 from dflash.pipeline.errand import Errand
@@ -26,7 +28,18 @@ from dflash.pipeline.view import View
 _MARGIN_S = 10.0
 """What a runner needs beyond the time that it gives to its step, when it is told to end."""
 
+NEVER_STARTED = "never started"
+"""The state, as an errand notes it, of a run whose job is not there since it was never started."""
+
 _TOLD = ("started", "progress", "note", "finished")
+
+_persistent = retry(
+    retry=retry_if_exception_type((LostConnection, Unreachable)),
+    stop=stop_after_attempt(6),
+    wait=wait_random_exponential(max=10),
+    reraise=True,
+)
+"""Reaches a host again where the connection breaks."""
 
 
 class Replay:
@@ -40,6 +53,11 @@ class Replay:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._tell(line.decode(errors="replace"))
+
+    def end(self) -> None:
+        """No more comes: a last line that did not end is one, too."""
+        if self._rest:
+            self(b"\n")
 
     def _tell(self, line: str) -> None:
         try:
@@ -60,16 +78,19 @@ def follow(errand: Errand, view: View) -> tuple[Job, StepFailed | None]:
     A connection that breaks is opened again. Leaving this, by Ctrl-C say, leaves the run as it is.
 
     Raises:
-        UsageError: its job never started.
+        NeverStarted, or UsageError: its job is not there any more.
         HostError: the host can not be reached, or could not be again for jobs.PATIENCE_S.
     """
     replay = Replay(view)
     with view, _started(errand):
         job = jobs.follow(errand.where, errand.job, replay)
+        replay.end()
     return job, _failure(errand, job, replay.ended)
 
 
 def _failure(errand: Errand, job: Job, ended: dict[str, Any] | None) -> StepFailed | None:
+    if ended is None and job.code == 0:
+        return None  # its last word came in the middle of a line that something else wrote
     if ended is None:
         how = "was lost: its host was restarted, or its keeper killed" if job.state == "lost" else f"ended ({job.code})"
         cure = f"./inv resume {errand.run} goes on; its log: ./inv follow {errand.job} --host {errand.host}"
@@ -80,52 +101,80 @@ def _failure(errand: Errand, job: Job, ended: dict[str, Any] | None) -> StepFail
     return None
 
 
+@_persistent
 def stop(errand: Errand) -> Job:
-    """End every process of a run; how its job ended. Its runner is told first, and lets the step save what it has.
+    """End every process of a run; how its job ended. Its runner is told first, once however often this is called, and
+    lets the step save what it has.
 
     Raises:
-        UsageError: its job never started. HostError: the host.
+        NeverStarted, or UsageError: its job is not there any more. HostError: the host.
     """
     host = errand.where
     with reach(host.chain) as connection, _started(errand):
         return jobs.stop(connection, host, errand.job, alone=GRACE_S + _MARGIN_S)
 
 
+class NeverStarted(UsageError):
+    """Whoever sent a run came no further than to note it."""
+
+
 @contextlib.contextmanager
 def _started(errand: Errand) -> Iterator[None]:
-    """That there is no such job means that whoever sent the run came no further than to note it."""
+    """Say what it means that there is no such job."""
     try:
         yield
-    except UsageError as failure:
+    except NoSuchJob as failure:
+        if _began(errand):
+            cure = f"./inv show {errand.run} shows what came home of it, ./inv resume {errand.run} goes on with it"
+            what = f"the job of run {errand.run} is not there any more"
+            raise UsageError(what, where=errand.chain, cure=cure) from failure
         what, cure = f"run {errand.run} never started there", f"./inv resume {errand.run} starts it"
-        raise UsageError(what, where=errand.chain, cure=cure) from failure
+        raise NeverStarted(what, where=errand.chain, cure=cure) from failure
 
 
-@retry(
-    retry=retry_if_exception_type((LostConnection, Unreachable)),
-    stop=stop_after_attempt(6),
-    wait=wait_random_exponential(max=10),
-    reraise=True,
-)
-def fetch(errand: Errand, job: Job, folder: Path) -> Errand:
+def _began(errand: Errand) -> bool:
+    """Whether a run ran whose job is gone: its end was seen, or it has a folder there."""
+    if errand.ended:
+        return errand.ended.get("state") != NEVER_STARTED
+    with reach(errand.where.chain) as connection:
+        return look(connection, [errand.folder])[1][errand.folder]
+
+
+@_persistent
+def fetch(errand: Errand, job: Job, folder: Path, failure: DFlashError | None = None) -> Errand:
     """Bring a run that has ended into its folder here, and note its end: record, events, report and logs, the rows of
-    metrics.jsonl, and the drafter in `export/`. A generation that a finished run has pinned is let go.
+    metrics.jsonl, and the drafter in `export/`; of several trainings or exports each with its step's name, in
+    metrics-NAME.jsonl and `export-NAME/`. A run that failed before it began has no folder there: its record here then
+    says `failure`. A generation that was pinned for a run that is finished, or never began, is let go.
 
     Raises:
         HostError: the host. StorageError: a file can not be written here.
     """
     with reach(errand.where.chain) as connection:
         _, there = look(connection, [errand.folder])
-        if there[errand.folder]:  # one that failed before it began leaves none
+        if there[errand.folder]:
             files.get(connection, errand.folder, folder)
-        _fetch_made(connection, errand, folder)
-        if job.code == 0:
+            _fetch_made(connection, errand, folder)
+        elif failure:
+            _note_failure(folder, failure)
+        unused = not there[errand.folder] and errand.first == errand.run  # else what it resumed may go on yet
+        if errand.environment and (job.code == 0 or unused):
             environments = HostEnvironments(connection, errand.where)
             with contextlib.suppress(DFlashError):  # nothing is lost with a pin too many
                 environments.pin(errand.environment, "", errand.first)
     ended = replace(errand, ended=asdict(job))
     ended.write(folder)
     return ended
+
+
+def _note_failure(folder: Path, failure: DFlashError) -> None:
+    try:
+        record = json.loads((folder / "record.json").read_bytes())
+        record["status"] = "failed"
+        record["steps"][0].update(status="failed", error=str(failure))
+        write_json(folder / "record.json", record)
+    except OSError as problem:
+        raise storage_error(problem, folder / "record.json") from problem
 
 
 def _fetch_made(connection: Connection, errand: Errand, folder: Path) -> None:
@@ -140,8 +189,10 @@ def _fetch_made(connection: Connection, errand: Errand, folder: Path) -> None:
 
 def _made(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What of the steps' folders comes home: by its path below the root there, the name here."""
+    kinds = Counter(step["kind"] for step in record["steps"])
     for step in record["steps"]:
+        mark = f"-{step['name']}" if kinds[step["kind"]] > 1 else ""
         if step["kind"] == "train" and step["status"] != "pending":
-            yield f"{step['folder']}/metrics.jsonl", "metrics.jsonl"
+            yield f"{step['folder']}/metrics.jsonl", f"metrics{mark}.jsonl"
         if step["kind"] == "export" and step["status"] in ("ok", "skipped"):
-            yield step["folder"], "export"
+            yield step["folder"], f"export{mark}"

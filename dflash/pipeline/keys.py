@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dflash
+from dflash.environments.installed import parse_stamp
 from dflash.errors import UsageError, storage_error
 from dflash.pipeline.files import canonical, digest, file_digest
 from dflash.pipeline.schema import Pipeline, Step
@@ -35,11 +37,14 @@ class Surroundings:
 
 def lock_id(home: Path = HOME, prefix: Path = Path(sys.prefix)) -> str:
     """SHA-256 of the lock of the environment that this runs in; empty when there is none. A generation (of any name)
-    keeps its own, and `.venv` is made from that of `local`."""
-    for lock in (prefix / "requirements.lock", home / "envs" / "local" / "requirements.lock"):
-        if lock.is_file():
-            return file_digest(lock)
-    return ""
+    keeps its own lock, and an image's environment, like `.venv`, a stamp that says it."""
+    if (prefix / "requirements.lock").is_file():
+        return file_digest(prefix / "requirements.lock")
+    with contextlib.suppress(FileNotFoundError):
+        if lock := parse_stamp((prefix / "dflash-stamp").read_text(encoding="utf-8")).get("lock"):
+            return lock
+    declared = home / "envs" / "local" / "requirements.lock"
+    return file_digest(declared) if declared.is_file() else ""
 
 
 def observe(pipeline: Pipeline, home: Path = HOME, package: Path = PACKAGE) -> Surroundings:

@@ -16,6 +16,8 @@ from dflash.errors import BusyError
 
 _PATIENCE_S = 10.0
 _POLL_S = 0.5
+_ASKING_S = 0.2
+"""Far longer than `owner` holds a lock, to find out whether somebody does."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +62,28 @@ def holding(root: Path, run: str, of: str = "", waits: Callable[[str], object] |
     (root / "work").mkdir(parents=True, exist_ok=True)
     descriptor = os.open(root / "work" / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        _take(descriptor, root, waits)
+        _take(descriptor, root, of, waits)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} {run} {of}\n".encode(), 0)
-        yield descriptor
+        try:
+            yield descriptor
+        finally:
+            os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int, root: Path, waits: Callable[[str], object] | None) -> None:
-    told = None
+def _take(descriptor: int, root: Path, of: str, waits: Callable[[str], object] | None) -> None:
+    told, asking = None, time.monotonic() + _ASKING_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             held = _owner(descriptor)
+        if time.monotonic() < asking:
+            time.sleep(_ASKING_S / 20)
+            continue
         if not waits:
             break
         if held != told:
@@ -83,8 +91,7 @@ def _take(descriptor: int, root: Path, waits: Callable[[str], object] | None) ->
             told = held
         time.sleep(_POLL_S)
     if psutil.pid_exists(held.pid):
-        cure = f"wait for it, stop it with `kill {held.pid}`, or choose another root folder with --root"
-        raise BusyError(f"{held} is at work here", where=str(root / "work"), cure=cure)
+        raise BusyError(f"{held} is at work here", where=str(root / "work"), cure=_cure(held, of))
     import tenacity  # a tenth of a second to import, and seldom needed
 
     try:
@@ -99,6 +106,14 @@ def _take(descriptor: int, root: Path, waits: Callable[[str], object] | None) ->
     except BlockingIOError:
         what = f"{held} is dead, and a step of it is still ending"
         raise BusyError(what, where=str(root / "work"), cure="wait a moment and run this again") from None
+
+
+def _cure(held: Owner, of: str) -> str:
+    if of:  # who reads this is elsewhere
+        stop = f"./inv stop {held.run}, where it was started" if held.of else f"`kill {held.pid}`, there"
+        return f"wait for it with --wait, or end it: {stop}"
+    stop = f"./inv stop {held.run} where it was started" if held.of else f"`kill {held.pid}`"
+    return f"wait for it, stop it with {stop}, or choose another root folder with --root"
 
 
 def _owner(descriptor: int) -> Owner:

@@ -67,8 +67,9 @@ def _with_folders(folder: Path) -> Path:
 
 
 def new_record(run: str, plan: Plan, root: Path, sender: Sender | None = None) -> dict[str, Any]:
-    """The record of a run that is about to start."""
+    """The record of a run that is about to start. For one on another machine, what it runs in is not known here."""
     commit, dirty = (sender.commit, sender.dirty) if sender else _source()
+    is_here = plan.host.chain.is_local
     return {
         "schema": 1,
         "id": run,
@@ -81,9 +82,9 @@ def new_record(run: str, plan: Plan, root: Path, sender: Sender | None = None) -
         **dict.fromkeys(_LIFTED),
         "commit": commit,
         "dirty": dirty,
-        "lock_id": lock_id(),
-        "python": platform.python_version(),
-        "torch": _version("torch"),
+        "lock_id": lock_id() if is_here else None,
+        "python": platform.python_version() if is_here else None,
+        "torch": _version("torch") if is_here else None,
         "root": str(root),
         "steps": [
             {

@@ -199,7 +199,8 @@ class _Run:
                         error = event
                 self.memory.sample()
                 if self.stopped and grace is None:
-                    self.view.note(name, "told to stop; it saves what it has (once more to kill it)")
+                    more = "" if self.sender else " (once more to kill it)"  # ./inv stop tells a runner once
+                    self.view.note(name, f"told to stop; it saves what it has{more}")
                     process.stop()
                     grace = Grace()
                 if grace and (grace.over or len(self.stopped) > 1):

@@ -18,7 +18,7 @@ import pytest
 from dflash.errors import StorageError
 from dflash.hosts import transfer
 from dflash.hosts.connection import Connection
-from dflash.hosts.files import TransferFailed, get, put
+from dflash.hosts.files import TransferFailed, _Inbox, get, put
 from tests.hosts.conftest import NUMBER, connect
 from tests.lab.sshd import Sshd
 
@@ -134,6 +134,30 @@ def test_a_killed_transfer_leaves_the_old_file_and_goes_on_where_it_was(here: Co
     assert told[0] == kept, "it began again at nothing"
     assert place.read_bytes() == source.read_bytes()
     assert not part.exists()
+
+
+def test_who_is_interrupted_does_not_wait_for_the_rest(
+    here: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(300_000_000)
+
+    def told(bytes_done: int, total: int) -> None:
+        if bytes_done > 8 << 20:
+            raise KeyboardInterrupt
+
+    sent: list[int] = []
+    taken = _Inbox.put
+
+    def counted(inbox: _Inbox, data: bytes) -> None:
+        sent.append(len(data))
+        taken(inbox, data)
+
+    monkeypatch.setattr(_Inbox, "put", counted)
+    with pytest.raises(KeyboardInterrupt):
+        get(here, str(tmp_path / "large"), tmp_path / "there", told)
+    assert 8 << 20 < sum(sent) < 100 << 20
+    assert get(here, __file__, tmp_path / "after").total > 0  # the connection is as good as before
 
 
 def test_a_part_with_wrong_bytes_is_thrown_away_and_never_used(here: Connection, tmp_path: Path):

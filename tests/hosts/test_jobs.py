@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -259,3 +260,54 @@ def test_a_jobs_first_process_may_be_told_alone_and_end_the_others(host: Host, a
         assert jobs.stop(connection, host, identity, alone=alone).status == 7
     jobs.follow(host, identity, said.append)
     assert b"".join(said) == b"ready\n" + child + b"\n"
+
+
+SAVING = """
+import signal, sys, time
+told = 0
+def hear(number, frame):
+    global told
+    told += 1
+signal.signal(signal.SIGTERM, hear)
+print("ready", flush=True)
+while not told:
+    time.sleep(0.02)
+until = time.monotonic() + 1.5
+while told < 2 and time.monotonic() < until:
+    time.sleep(0.02)
+print("saved" if told < 2 else "lost", flush=True)
+"""
+"""When it is told to end it saves for a while; told once more, it loses what it has."""
+
+
+def test_a_job_that_two_stop_one_after_the_other_is_told_once(tmp_path: Path):
+    host, identity = Host("there", parse_chain("local"), root=str(tmp_path)), jobs.new_id()
+    log = tmp_path / "jobs" / identity / "log"
+    program = (
+        "import sys\nfrom dflash.hosts import jobs\nfrom dflash.hosts.chain import parse_chain\n"
+        "from dflash.hosts.inventory import Host\nfrom dflash.hosts.reach import reach\n"
+        "host = Host('there', parse_chain('local'), root=sys.argv[1])\n"
+        "jobs.stop(reach(host.chain), host, sys.argv[2], alone=20.0)\n"
+    )
+    with reach(host.chain) as connection:
+        jobs.start(connection, host, Command(["python3", "-c", SAVING]), identity)
+        wait_until(lambda: log.read_text() == "ready\n", "the job")
+        first = subprocess.Popen([sys.executable, "-B", "-c", program, tmp_path, identity], cwd=REPOSITORY)
+        with first:
+            wait_until((log.parent / "told").exists, "the first stop")
+            time.sleep(0.2)
+            first.kill()
+        assert jobs.stop(connection, host, identity, alone=20.0).status == 0
+    assert log.read_text() == "ready\nsaved\n"
+
+
+def test_a_job_that_did_not_end_when_it_was_told_is_told_again(tmp_path: Path):
+    host, identity = Host("there", parse_chain("local"), root=str(tmp_path)), jobs.new_id()
+    log = tmp_path / "jobs" / identity / "log"
+    with reach(host.chain) as connection:
+        jobs.start(connection, host, Command(["python3", "-c", SAVING]), identity)
+        wait_until(lambda: log.read_text() == "ready\n", "the job")
+        (log.parent / "told").touch()
+        os.utime(log.parent / "told", (0, time.time() - 30))
+        assert jobs.stop(connection, host, identity, alone=20.0).status == 0
+        assert time.time() - (log.parent / "told").stat().st_mtime < 10

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
 from dflash.errors import StorageError
 from dflash.hosts.chain import Chain, Local
 from dflash.hosts.inventory import Host
-from dflash.pipeline.keys import Surroundings, key_of, observe
+from dflash.pipeline.keys import HOME, Surroundings, key_of, lock_id, observe
 from dflash.pipeline.plan import make_plan
 from dflash.pipeline.schema import load_pipeline
 from dflash.pipeline.store import ABSENT, Store
@@ -128,3 +130,12 @@ def test_a_pipeline_of_a_thousand_steps_is_planned_within_a_second(lab: Lab):
     pipeline = load_pipeline(lab.file, KINDS)
     make_plan(pipeline, local, observe(pipeline), EmptyShelf())
     assert time.process_time() - began < 1.0
+
+
+def test_the_lock_is_that_of_the_environment_at_work_a_generations_an_images_or_the_declared_one(tmp_path: Path):
+    local = hashlib.sha256((HOME / "envs" / "local" / "requirements.lock").read_bytes()).hexdigest()
+    assert lock_id(HOME, tmp_path) == local
+    (tmp_path / "dflash-stamp").write_text(f"python 3.12.3\nlock {'a' * 64}\nspec 0\nplace {tmp_path}\n")
+    assert lock_id(HOME, tmp_path) == "a" * 64
+    (tmp_path / "requirements.lock").write_text("one==1\n")
+    assert lock_id(HOME, tmp_path) == hashlib.sha256(b"one==1\n").hexdigest()
