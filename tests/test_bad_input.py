@@ -135,6 +135,7 @@ def test_a_data_file_that_is_not_there_is_named_before_anything_runs(tiny: Path,
     assert len(list((tiny / "runs").iterdir())) == before
 
 
+@pytest.mark.nightly
 def test_a_second_run_is_refused_and_a_damaged_checkpoint_is_passed_over(tiny: Path):
     first = start(tiny)
     try:

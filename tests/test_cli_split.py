@@ -52,6 +52,7 @@ def test_what_does_not_fit_is_said_and_not_advised(figures: Figures):
     assert advice(found, proposal(found)) == [FIVE_AND_THREE]
 
 
+@pytest.mark.nightly
 def test_the_roles_of_a_pipeline_are_measured_and_the_settings_printed(tmp_path: Path):
     done = inv("split", *small("train.compile=false"), "--workers", "4", root=tmp_path)
     assert done.returncode == 0, done.stderr

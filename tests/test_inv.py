@@ -158,6 +158,7 @@ def test_a_file_whose_hash_is_not_the_locks_is_refused_until_the_lock_is_right(t
     assert tree.inv("hello")[:2] == (0, "alpha 1.0\n")
 
 
+@pytest.mark.nightly
 def test_two_at_once_make_one_environment_even_when_the_first_one_is_killed(tree: Tree) -> None:
     first = tree.start("hello")
     wait_for(lambda: (tree.folder / ".venv/bin/python").exists())

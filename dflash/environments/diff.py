@@ -88,7 +88,7 @@ def of_reading(name: str, spec: EnvironmentSpec | None, reading: Reading) -> Des
 
 def of_run(record: Mapping[str, object], spec: EnvironmentSpec | None, lock: Lock | None) -> Description:
     """What a run's record says. `spec` and `lock` are those of its commit, when they could be found."""
-    fields = {"lock": str(record.get("lock_id", ""))[:ID_LENGTH], "python": str(record.get("python", ""))}
+    fields = {"lock": str(record.get("lock_id") or "")[:ID_LENGTH], "python": str(record.get("python") or "")}
     if record.get("torch"):
         fields["package torch"] = str(record["torch"])
     if spec and lock:

@@ -119,10 +119,10 @@ def step_processes(root: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             ours = str(root) in " ".join(process.cmdline()) or _out_of(process) == str(root)
+            if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
         except (psutil.Error, OSError):
             continue
-        if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process)
     return found
 
 

@@ -144,7 +144,9 @@ def test_a_run_begun_right_after_its_predecessor_was_killed_waits_for_its_end(la
     assert lab.run("train.steps=3", "train.seconds=0.5").exit_code == 0
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.nightly)]
+)
 def test_a_stopped_run_saves_what_it_has_and_goes_on_later(lab: Lab, number: int, code: int):
     first = lab.start("train.steps=8", "train.seconds=0.15")
     run = lab.await_event("progress", "train")

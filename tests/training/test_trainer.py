@@ -112,7 +112,7 @@ def test_another_prefetch_depth_changes_no_bit(target_folder: Path, tmp_path: Pa
     assert same_bits(tmp_path, whole)
 
 
-@pytest.mark.parametrize("killed_after", [1, 6])
+@pytest.mark.parametrize("killed_after", [pytest.param(1, marks=pytest.mark.nightly), 6])
 def test_a_killed_training_resumes_to_the_same_bits(
     target_folder: Path, tmp_path: Path, whole: Path, killed_after: int
 ):
