@@ -223,14 +223,14 @@ def test_what_was_stopped_is_gone_on_with_and_a_cache_that_is_gone_comes_from_th
 
 
 def at_work() -> list[psutil.Process]:
-    """Processes in the container that run this project's source. Paths do not tell whose container it is."""
+    """Processes in the container that run with its environment. Paths do not tell whose container it is."""
     first = subprocess.run(["lxc-info", "-n", NAME, "-pH"], check=True, capture_output=True, text=True).stdout.strip()
     inside = os.readlink(f"/proc/{first}/ns/pid")
     found = []
     for process in psutil.process_iter():
         try:
-            words = [*process.cmdline(), process.cwd()]
-            if os.readlink(f"/proc/{process.pid}/ns/pid") == inside and any("/.dflash/code/" in word for word in words):
+            words = process.cmdline()
+            if os.readlink(f"/proc/{process.pid}/ns/pid") == inside and any("/.dflash/envs/" in word for word in words):
                 found.append(process)
         except (psutil.Error, OSError):
             continue
