@@ -22,9 +22,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.tools import ANSIBLE, PYINFRA, _installed, _quietly
+from dflash.environments.wheelhouse import fill
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
+from dflash.pipeline.events import read_jsonl
 from dflash.provision.applying import provision
 from dflash.provision.declaration import MachineSpec
 from dflash.provision.operations.limits import FILE, Limits
@@ -47,6 +49,15 @@ ROOT = "/srv/dflash"
 UV = Path(sys.prefix) / "bin" / "uv"
 UV_THERE = f"{ROOT}/tools/uv-{importlib.metadata.version('uv')}/uv"
 
+BEGIN = """\
+name: begin
+steps:
+  - name: check
+    uses: check
+    with: {min_disk_gib: 0.5, min_memory_gib: 0.5, compile_test: false}
+"""
+"""A pipeline whose runner has hardly anything to do."""
+
 REPOSITORY = Path(__file__).parents[1]
 # `./inv` with an inventory of its own, which is otherwise beside the package.
 INV = """
@@ -60,8 +71,9 @@ cli.main(sys.argv[2:])
 
 def measure() -> dict[str, float]:
     """`bare_s`: a bare Debian without Python becomes the host, over ssh/lxc, packages fetched; then nothing to do:
-    `provision_lxc_s` over ssh/lxc, and `check_lxc_s` for a check of it; `provision_s` over ssh, and `pyinfra_s`,
-    `ansible_s`, `ansible_no_facts_s` the same."""
+    `provision_lxc_s` over ssh/lxc, `check_lxc_s` for a check of it, and `train_lxc_s` from the command of a run to the
+    start of its runner there, with nothing to send; `provision_s` over ssh, and `pyinfra_s`, `ansible_s`,
+    `ansible_no_facts_s` the same."""
     ansible, pyinfra = _installed(*ANSIBLE), _installed(*PYINFRA)
     before = os.environ["HOME"]
     with sshd() as server, container(CONTAINER, bare=True), tempfile.TemporaryDirectory() as folder:
@@ -74,6 +86,7 @@ def measure() -> dict[str, float]:
             with _sshd_inside(server):
                 figures["provision_lxc_s"] = _ours(Path(folder), chain, INSIDE)
                 figures["check_lxc_s"] = _checked(Path(folder))
+                figures["train_lxc_s"] = _begun(Path(folder), chain)
                 over_ssh = Host(CONTAINER, parse_chain(f"ssh:{HOST}"), root=ROOT)
                 provision(over_ssh, MachineSpec.model_validate(LOGIN))
                 figures["provision_s"] = _ours(Path(folder), str(over_ssh.chain), LOGIN)
@@ -139,6 +152,22 @@ def _checked(folder: Path) -> float:
             raise RuntimeError(f"the check failed: {done.stderr.decode()}")
 
     return _median(run)
+
+
+def _begun(folder: Path, chain: str) -> float:
+    wheels, root = folder / "wheels", folder / "runs-here"
+    fill(REPOSITORY / "envs" / "local", wheels)
+    (folder / "begin.yaml").write_text(BEGIN)
+    words = [sys.executable, "-B", "-m", "dflash", "train", "--pipeline", str(folder / "begin.yaml"), "--host", chain]
+
+    def run() -> float:
+        begun = time.time()
+        _quietly([*words, "--root", str(root), "--wheels", str(wheels)])
+        newest = max((root / "runs").iterdir())
+        return float(read_jsonl(newest / "events.jsonl")[0]["time"]) - begun
+
+    run()  # makes the environment, sends the source
+    return round(statistics.median(run() for _ in range(ROUNDS)), 2)
 
 
 def _pyinfra(server: Sshd, programs: Path, folder: Path) -> float:
