@@ -145,12 +145,10 @@ def test_a_stopped_run_is_gone_on_with_and_a_second_one_meanwhile_is_refused_by_
 
 
 def test_two_hosts_are_at_work_at_once_each_on_its_own_run(short: Lab, host: Host):
-    slow = {
-        name: order(short, replace(host, name=name, root=f"{host.root}-{name}"), "train.steps=600") for name in "ab"
-    }
-    slow = {name: replace(each, overrides=(*each.overrides, "train.seconds=0.1")) for name, each in slow.items()}
+    slow = ("train.steps=600", "train.seconds=0.1")
+    hosts = [replace(host, name=name, root=f"{host.root}-{name}") for name in ("one", "other")]
     with reach(host.chain) as there:
-        errands = [launch(there, prepare(there, each), short.root)[0] for each in slow.values()]
+        errands = [launch(there, prepare(there, order(short, each, *slow)), short.root)[0] for each in hosts]
         for errand in errands:
             told(errand, '"done"')
         holders = [lock.owner(Path(errand.root)) for errand in errands]
