@@ -108,10 +108,11 @@ def words_of(root: Path, sets: Sequence[str]) -> list[str]:
             marks=pytest.mark.nightly,
         ),
         ("not-json", b'{"text": "long enough to train on"}\n{"text": oops}\n', "{file}:2: not JSON ("),
-        (
+        pytest.param(
             "nothing-to-train-on",
             b'{"conversations": [{"role": "user", "content": "a question that nobody answers"}]}\n{"text": "abc"}\n',
             "{file}: no document is left to train on (1 x no trainable token, 1 x shorter than a block); give ",
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
             *("latin", b'{"text": "caf\xe9 au lait"}\n', "{file}:1: byte 14 is not UTF-8; save the file as UTF-8"),
@@ -275,6 +276,7 @@ def test_a_package_that_is_gone_is_named_whichever_it_is(tmp_path: Path, package
     )
 
 
+@pytest.mark.nightly
 def test_a_damaged_record_is_named_and_hides_no_other_run(tmp_path: Path, tiny: Path):
     (good,) = list((tiny / "runs").glob("*-alone"))
     shutil.copytree(good, tmp_path / "runs" / good.name)

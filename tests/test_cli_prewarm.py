@@ -51,6 +51,7 @@ def test_the_set_of_a_pipeline_is_known_from_its_file_alone():
     assert request["train"]["topology"] == {"targets": 5, "drafters": 3, "target_gpus": 1}
 
 
+@pytest.mark.nightly
 def test_without_compilation_nothing_is_warmed(tmp_path: Path):
     done = inv("prewarm", "--set", "train.compile=false", root=tmp_path)
     assert (done.returncode, done.stdout) == (0, "local: compilation is off, there is nothing to warm\n")

@@ -142,6 +142,7 @@ def test_the_environment_is_made_once_and_again_when_what_it_is_made_from_change
     assert not (tree.site() / "alpha-1.0.dist-info").exists()
 
 
+@pytest.mark.nightly
 def test_a_file_whose_hash_is_not_the_locks_is_refused_until_the_lock_is_right(tree: Tree) -> None:
     right = tree.lock.read_text()
     entry = block_of(right, "alpha")

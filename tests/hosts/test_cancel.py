@@ -89,6 +89,7 @@ def inv_there(way: Link, *words: str) -> subprocess.Popen[bytes]:
 CONTAINER = f"ssh:lab-far/lxc:{NUMBER}"
 
 
+@pytest.mark.nightly
 def test_a_cut_link_ends_what_ran_there_and_then_tells_the_caller(way: Link):
     marker = "983.731"
     script = f"setsid sleep {marker} & sleep {marker} & echo up; sleep {marker}"

@@ -167,6 +167,7 @@ def test_everything_ends_with_the_connection_whatever_session_it_made():
     assert running(marker) == []
 
 
+@pytest.mark.nightly
 def test_a_far_end_that_falls_silent_is_given_up_while_input_waits_to_be_written(monkeypatch: pytest.MonkeyPatch):
     class Stopping(io.BytesIO):
         """Input after whose first piece the agent reads no more: a pipe holds less of it than the window."""

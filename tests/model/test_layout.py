@@ -123,6 +123,7 @@ torch.save(draft(inputs["block"], inputs["positions"][:, 5:], contexts), sys.arg
 """
 
 
+@pytest.mark.nightly
 @torch.no_grad()
 def test_transformers_alone_reads_it_by_the_code_shipped_beside_it(
     folder: Path, draft: DFlashDraftModel, tmp_path: Path

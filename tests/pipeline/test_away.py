@@ -144,6 +144,7 @@ def test_a_stopped_run_is_gone_on_with_and_a_second_one_meanwhile_is_refused_by_
     assert json.loads((place / "source.json").read_text()) == json.loads((folder / "source.json").read_text())
 
 
+@pytest.mark.nightly
 def test_two_hosts_are_at_work_at_once_each_on_its_own_run(short: Lab, host: Host):
     slow = ("train.steps=600", "train.seconds=0.1")
     hosts = [replace(host, name=name, root=f"{host.root}-{name}") for name in ("one", "other")]

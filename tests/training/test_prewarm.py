@@ -237,6 +237,7 @@ def test_a_triton_cache_that_the_user_named_elsewhere_is_not_used(tmp_path: Path
     assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "mine" / "triton")
 
 
+@pytest.mark.nightly
 def test_a_warm_up_that_fails_says_so_and_leaves_no_process(graphs: GraphSet, tmp_path: Path):
     broken = replace(graphs, train=replace(COMPILED, draft=replace(COMPILED.draft, features=9)))
     with pytest.raises(CompilationError, match=r"the warm-up of worker [05] failed: train.draft.features: a target"):
