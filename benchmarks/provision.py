@@ -36,7 +36,7 @@ from tests.lab.sshd import Sshd, _answers, _end, sshd
 
 CONTAINER, HOST = "dflash-bench", "lab-provisioned"
 ROUNDS = 5
-PACKAGES = ["openssh-server", "python3-apt", "git", "less"]  # Ansible needs python3-apt
+PACKAGES = ["openssh-server", "python3-apt", "git", "g++"]  # Ansible needs python3-apt, training g++
 USER, GROUPS = "trainer", ["video", "render"]
 DIRECTORIES = ["/srv/models", "/srv/vault", "/srv/data"]
 LIMITS: dict[str, int | str] = {"memlock": "unlimited", "nofile": 1048576}
