@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import statistics
 import subprocess
@@ -36,13 +35,8 @@ class _Zeros:
 
 def measure() -> dict[str, float]:
     """Start the lab's sshd and container, measure, and stop them. Medians; milliseconds, seconds, megabytes."""
-    before = os.environ["HOME"]
     with sshd() as server, container(CONTAINER):
-        os.environ["HOME"] = str(server.home)
-        try:
-            return _figures(server)
-        finally:
-            os.environ["HOME"] = before
+        return _figures(server)
 
 
 def _figures(server: Sshd) -> dict[str, float]:

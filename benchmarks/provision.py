@@ -75,28 +75,23 @@ def measure() -> dict[str, float]:
     start of its runner there, with nothing to send; `provision_s` over ssh, and `pyinfra_s`, `ansible_s`,
     `ansible_no_facts_s` the same."""
     ansible, pyinfra = _installed(*ANSIBLE), _installed(*PYINFRA)
-    before = os.environ["HOME"]
     with sshd() as server, container(CONTAINER, bare=True), tempfile.TemporaryDirectory() as folder:
-        os.environ["HOME"] = str(server.home)
-        try:
-            chain = f"ssh:lab/lxc:{CONTAINER}"
-            begun = time.perf_counter()
-            provision(Host(CONTAINER, parse_chain(chain), root=ROOT), MachineSpec.model_validate(INSIDE))
-            figures = {"bare_s": round(time.perf_counter() - begun, 1)}
-            with _sshd_inside(server):
-                figures["provision_lxc_s"] = _ours(Path(folder), chain, INSIDE)
-                figures["check_lxc_s"] = _checked(Path(folder))
-                figures["train_lxc_s"] = _begun(Path(folder), chain)
-                over_ssh = Host(CONTAINER, parse_chain(f"ssh:{HOST}"), root=ROOT)
-                provision(over_ssh, MachineSpec.model_validate(LOGIN))
-                figures["provision_s"] = _ours(Path(folder), str(over_ssh.chain), LOGIN)
-                if pyinfra:
-                    figures["pyinfra_s"] = _pyinfra(server, pyinfra, Path(folder))
-                if ansible:
-                    figures["ansible_s"] = _ansible(server, ansible, Path(folder), facts=True)
-                    figures["ansible_no_facts_s"] = _ansible(server, ansible, Path(folder), facts=False)
-        finally:
-            os.environ["HOME"] = before
+        chain = f"ssh:lab/lxc:{CONTAINER}"
+        begun = time.perf_counter()
+        provision(Host(CONTAINER, parse_chain(chain), root=ROOT), MachineSpec.model_validate(INSIDE))
+        figures = {"bare_s": round(time.perf_counter() - begun, 1)}
+        with _sshd_inside(server):
+            figures["provision_lxc_s"] = _ours(Path(folder), chain, INSIDE)
+            figures["check_lxc_s"] = _checked(Path(folder))
+            figures["train_lxc_s"] = _begun(Path(folder), chain)
+            over_ssh = Host(CONTAINER, parse_chain(f"ssh:{HOST}"), root=ROOT)
+            provision(over_ssh, MachineSpec.model_validate(LOGIN))
+            figures["provision_s"] = _ours(Path(folder), str(over_ssh.chain), LOGIN)
+            if pyinfra:
+                figures["pyinfra_s"] = _pyinfra(server, pyinfra, Path(folder))
+            if ansible:
+                figures["ansible_s"] = _ansible(server, ansible, Path(folder), facts=True)
+                figures["ansible_no_facts_s"] = _ansible(server, ansible, Path(folder), facts=False)
     for name in ("pyinfra", "ansible", "ansible_no_facts"):
         if f"{name}_s" in figures:
             figures[f"times_faster_than_{name}"] = round(figures[f"{name}_s"] / figures["provision_s"], 1)

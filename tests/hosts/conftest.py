@@ -24,10 +24,7 @@ NUMBER = "731"
 @pytest.fixture(scope="session")
 def lab_sshd() -> Iterator[Sshd]:
     with sshd() as running:
-        before = os.environ["HOME"]
-        os.environ["HOME"] = str(running.home)
         yield running
-        os.environ["HOME"] = before
 
 
 @pytest.fixture(scope="session")

@@ -39,13 +39,19 @@ def user_of(shell: str) -> str:
 
 @contextlib.contextmanager
 def sshd() -> Iterator[Sshd]:
-    """Start sshd, and make users whose home is in its folder; all are gone afterwards."""
+    """Start sshd, and make users whose home is in its folder; all are gone afterwards. Meanwhile HOME is the caller's,
+    whose .ssh reaches it."""
     need(["sshd", "ssh", "tcsh", "fish", "sudo"], ["openssh-server", "openssh-client", "tcsh", "fish", "sudo"])
     # Not pytest's folder: the users must be able to enter it.
     with alone(), tempfile.TemporaryDirectory(prefix="dflash-lab-") as name:
         Path(name).chmod(0o755)
         with _running(Path(name)) as server:
-            yield server
+            before = os.environ["HOME"]
+            os.environ["HOME"] = str(server.home)
+            try:
+                yield server
+            finally:
+                os.environ["HOME"] = before
 
 
 @contextlib.contextmanager

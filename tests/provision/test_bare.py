@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -38,10 +37,7 @@ SPEC = MachineSpec(
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Sshd]:
     with sshd() as server:
-        before = os.environ["HOME"]
-        os.environ["HOME"] = str(server.home)
         yield server
-        os.environ["HOME"] = before
 
 
 def kinds(done: list[Provisioned]) -> dict[str, type]:

@@ -21,10 +21,7 @@ NUMBER = "735"
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Sshd]:
     with sshd() as server:
-        before = os.environ["HOME"]
-        os.environ["HOME"] = str(server.home)
         yield server
-        os.environ["HOME"] = before
 
 
 @pytest.fixture(scope="module")
