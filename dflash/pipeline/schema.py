@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from dflash.document import Document, Place, load, parse_scalar
 from dflash.errors import ConfigError, UsageError
 from dflash.pipeline.kinds import StepKind
+from dflash.pipeline.policy import Limits, Retry
 from dflash.validation import suggestion, validated
 
 
@@ -47,7 +48,15 @@ class _PipelineEntry(BaseModel):
 @dataclass(frozen=True)
 class Step:
     """One step. `takes` maps each kind it is given to the needed step that gives it; `borrows` names the step
-    whose config it is shown (its `for_step`)."""
+    whose config it is shown (its `for_step`).
+
+    `inputs` are files and patterns beside the pipeline's own (relative to the project, or absolute) whose contents are
+    part of its key; `outputs` are patterns below its folder of what it must have made. `env` is set for its process,
+    `secrets` are names of variables that it is given from whoever starts the run. `when` is an expression, empty for
+    always. `host` is where it runs (None: where the run is), `launcher` how a training's workers are started (None: as
+    threads). `matrix` are the values that this step has of the matrix that it is made from. `is_last`: it runs after
+    all others, however they ended (`finally`).
+    """
 
     name: str
     kind: StepKind
@@ -55,6 +64,17 @@ class Step:
     config: Any
     takes: Mapping[str, str]
     borrows: str | None
+    when: str = ""
+    retry: Retry = field(default_factory=Retry)
+    limits: Limits = field(default_factory=Limits)
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    host: str | None = None
+    launcher: Any = None
+    matrix: Mapping[str, Any] = field(default_factory=dict)
+    is_last: bool = False
 
 
 @dataclass(frozen=True)
