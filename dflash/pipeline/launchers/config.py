@@ -13,8 +13,8 @@ class Threads:
 
 @dataclass(frozen=True)
 class Torchrun:
-    """A process a worker, by torchrun: on the machine of the step, or on `hosts` of the inventory, one torchrun on each,
-    which meet on the first at `port`. Workers are shared out in the order of the hosts, by their GPUs."""
+    """A process a worker, by torchrun: on the machine of the step, or on `hosts` of the inventory, one torchrun on each
+    of them, which meet on the first at `port`. Workers are shared out in the order of the hosts, by their GPUs."""
 
     hosts: tuple[str, ...] = ()
     port: int = 29400
