@@ -107,7 +107,7 @@ def decide(
     step: Step, key: str, fields: Mapping[str, Any], contents: Mapping[str, str | None], shelf: Shelf
 ) -> Decision:
     """Run, skip or resume a step; `contents` are, by kind, those of its inputs (None: not made yet)."""
-    if not step.kind.cached:
+    if step.is_last or not step.kind.cached:
         return Decision("run", ("runs every time",))
     folder = shelf.look(step.kind.name, key)
     if folder.state == "absent":

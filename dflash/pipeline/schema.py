@@ -201,7 +201,7 @@ def _takes(
     step: _StepEntry, index: int, entry: _PipelineEntry, kinds: Mapping[str, StepKind], document: Document
 ) -> dict[str, str]:
     uses = {each.name: each.uses for each in entry.steps}
-    takes: dict[str, str] = {}
+    takes = {need: need for need in step.needs} if kinds[step.uses].takes_needs else {}
     for kind in kinds[step.uses].takes:
         given = [need for need in step.needs if uses[need] == kind]
         place: tuple[str | int, ...] = ("steps", index, "needs") if step.needs else ("steps", index)

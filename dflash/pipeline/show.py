@@ -18,6 +18,7 @@ _STYLES = {
     "skip": "dim",
     "skipped": "dim",
     "failed": "red",
+    "blocked": "red",
     "interrupted": "red",
     "damaged": "red",
 }

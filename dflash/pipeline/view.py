@@ -9,6 +9,9 @@ from typing import Any, Protocol, TextIO
 _LINE_INTERVAL_S = 5.0
 _BAR = 12  # columns
 
+IDLE = ("skipped", "blocked")
+"""What becomes of a step that does not run: its reason tells more than its time."""
+
 
 class View(Protocol):
     """Receives what happens in a run; a context manager around all of it."""
@@ -68,8 +71,8 @@ class Lines:
         if self._held:
             self._say(step, self._held)
             self._held = ""
-        if status == "skipped":
-            self._say(step, f"skipped: {short_why(why)}")
+        if status in IDLE:
+            self._say(step, f"{status}: {short_why(why)}")
         else:
             self._say(step, f"{status} after {clock(seconds)}")
 
@@ -131,7 +134,7 @@ class Bar:
         if self._task is not None:
             self._bar.remove_task(self._task)
             self._task = None
-        tail = short_why(why) if status == "skipped" else clock(seconds)
+        tail = short_why(why) if status in IDLE else clock(seconds)
         style = {"ok": "green", "skipped": "dim"}.get(status, "red")
         self._console.print(f"{step:<10} {status}: {tail}", markup=False, style=style)
 
