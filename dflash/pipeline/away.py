@@ -37,6 +37,7 @@ from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.lock import Owner
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.record import Sender, new_record, new_run
+from dflash.pipeline.request import request_of
 from dflash.pipeline.schema import Pipeline
 from dflash.pipeline.source import Origin, snapshot
 
@@ -111,12 +112,7 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
             tell(f"sending {belonging.name}")
             send(connection, root, belonging, packed)
     moved = [override(belonging, root, packed) for belonging, packed in parcels.items()]
-    request = {
-        "pipeline": {"name": Path(order.pipeline.file).name, "text": _text(Path(order.pipeline.file))},
-        "overrides": [*order.overrides, *moved],
-        "host": {"name": host.name, "gpus": host.gpus},
-        "kinds": order.kinds,
-    }
+    request = request_of(order.pipeline, [*order.overrides, *moved], host, order.kinds)
     plan, held = planned(connection, host, python, source, request)
     name = order.environment.name
     return Ready(host, name, generation, python, source, origin, request, plan, held, lock=lock)
@@ -130,7 +126,7 @@ def again(connection: Connection, errand: Errand, origin: Origin) -> Ready:
         HostError: the host.
     """
     host = errand.where
-    request = {name: value for name, value in errand.request.items() if name != "sender"}
+    request = {name: value for name, value in errand.request.items() if name != "sender"} | {"resumes": errand.run}
     source = where(connection, host, PurePosixPath(errand.source).name)
     _, there = look(connection, [errand.python])
     is_there = there[errand.python]
@@ -281,10 +277,3 @@ def _variables(errand: Errand) -> dict[str, str]:
     if not errand.generation:
         return {"PYTHONPATH": errand.source, "PYTHONDONTWRITEBYTECODE": "1"}
     return {"PYTHONPATH": errand.source, "PYTHONPYCACHEPREFIX": f"{errand.root}/pycache"}
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as failure:
-        raise storage_error(failure, file) from failure

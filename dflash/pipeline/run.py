@@ -25,6 +25,7 @@ from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
 from dflash.pipeline.redaction import Redaction, secrets_of
+from dflash.pipeline.request import FILE
 from dflash.pipeline.schema import Step
 from dflash.pipeline.stopping import Stops
 from dflash.pipeline.store import Attempt, Done, Store
@@ -50,9 +51,16 @@ class Outcome:
         return getattr(self.failure, "status", self.failure.exit_code) if self.failure else 0
 
 
-def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS, sender: Sender | None = None) -> Outcome:
+def execute(
+    plan: Plan,
+    root: Path,
+    view: View,
+    kinds: str = DEFAULT_KINDS,
+    sender: Sender | None = None,
+    request: Mapping[str, Any] | None = None,
+) -> Outcome:
     """Run `plan` below `root`, on this machine. `kinds` is the import path from which step processes take their kinds;
-    `sender` is who sent the run here, if it is somebody elsewhere.
+    `sender` is who sent the run here, if it is somebody elsewhere; the run keeps its `request`, to be gone on with.
 
     Raises UsageError when the plan is for another machine or a secret is not set, BusyError, or StorageError for the
     run's own files.
@@ -72,7 +80,7 @@ def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS, send
                 lock.holding(root, folder.name, sender.owner if sender else "", waits) as descriptor,
                 EventLog(folder / "events.jsonl") as log,
             ):
-                return _Run(plan, root, folder, view, kinds, descriptor, log, sender).execute()
+                return _Run(plan, root, folder, view, kinds, descriptor, log, sender, request).execute()
         except (DFlashError, OSError):
             _remove_if_unused(folder)
             raise
@@ -90,7 +98,7 @@ def _remove_if_unused(folder: Path) -> None:
     """A run that never got the lock, or room for its first record, leaves no folder."""
     if not (folder / "record.json").exists():
         with contextlib.suppress(OSError):
-            for file in ("events.jsonl", "plan.json"):
+            for file in ("events.jsonl", "plan.json", FILE):
                 (folder / file).unlink(missing_ok=True)
             for inner in (folder / "logs", folder / "specs", folder):
                 inner.rmdir()
@@ -106,6 +114,7 @@ class _Run:
     lock: int
     log: EventLog
     sender: Sender | None = None
+    request: Mapping[str, Any] | None = None
     clock: Clock = field(default_factory=Clock)
     memory: Memory = field(default_factory=Memory)
     stops: Stops = field(default_factory=Stops)
@@ -115,7 +124,10 @@ class _Run:
     def execute(self) -> Outcome:
         self.store = Store(self.root)
         write_json(self.folder / "plan.json", self.plan.as_json())
+        if self.request:
+            write_json(self.folder / FILE, self.request)
         self.record = new_record(self.folder.name, self.plan, self.root, self.sender)
+        self.record["resumes"] = self.request["resumes"] if self.request else None
         self.attempts = self._attempts()
         self._save()
         self.log.write("run_started", run=self.folder.name)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -17,11 +19,16 @@ from dflash.hosts.inventory import find_host
 from dflash.pipeline.events import read_jsonl
 from dflash.pipeline.keys import HOME, observe
 from dflash.pipeline.plan import Plan, make_plan
+from dflash.pipeline.policy import Limits, Retry
+from dflash.pipeline.request import request_of
+from dflash.pipeline.resuming import again, unfinished
 from dflash.pipeline.run import Outcome, execute
-from dflash.pipeline.schema import Pipeline, load_pipeline
+from dflash.pipeline.schema import Pipeline, Step, load_pipeline
 from dflash.pipeline.store import Store
 from dflash.pipeline.view import Lines
 from tests.pipeline.sample_kinds import KINDS
+
+SAMPLE_KINDS = "tests.pipeline.sample_kinds:KINDS"
 
 SAMPLE = """\
 name: sample
@@ -47,11 +54,31 @@ steps:
     needs: [train]
 """
 
+WORK = """\
+name: work
+steps:
+  - name: first
+    uses: work
+    with: {label: a}
+  - name: second
+    uses: work
+    needs: [first]
+    with: {label: b}
+  - name: other
+    uses: work
+    with: {label: c}
+  - name: clean
+    uses: work
+    with: {label: d}
+"""
+LAST = {"clean": {"is_last": True}}
+
 _RUNNER = """
 import sys
 from tests.pipeline.lab import Lab
 from pathlib import Path
-outcome = Lab(Path(sys.argv[1])).run(*sys.argv[2:])
+root, *words = sys.argv[1:]
+outcome = getattr(Lab(Path(root)), words[0])(*words[1:])
 print(outcome.failure or "", file=sys.stderr)
 sys.exit(outcome.exit_code)
 """
@@ -68,7 +95,18 @@ class Lab:
         return self.root / "pipeline.yaml"
 
     def load(self, *overrides: str) -> Pipeline:
-        return load_pipeline(self.file, KINDS, overrides)
+        loaded = load_pipeline(self.file, KINDS, overrides)
+        return replace(loaded, steps=tuple(map(self._declared, loaded.steps)))
+
+    def declare(self, **steps: dict[str, Any]) -> None:
+        """Give steps what a pipeline's file can say of how they are run."""
+        (self.root / "policies.json").write_text(json.dumps(steps))
+
+    def _declared(self, step: Step) -> Step:
+        policies = self.root / "policies.json"
+        return (
+            replace(step, **_policy(json.loads(policies.read_text()).get(step.name, {}))) if policies.exists() else step
+        )
 
     def plan(self, *overrides: str, host: str = "local") -> Plan:
         loaded, where = self.load(*overrides), find_host(host, self.root / "hosts.yaml")
@@ -82,14 +120,23 @@ class Lab:
         return next(each.why for each in self.plan(*overrides).steps if each.step.name == step)
 
     def run(self, *overrides: str) -> Outcome:
-        self.said = io.StringIO()
-        kinds = "tests.pipeline.sample_kinds:KINDS"
-        return execute(self.plan(*overrides), self.root, Lines(self.said), kinds)
+        plan = self.plan(*overrides)
+        return self._execute(plan, request_of(plan.pipeline, overrides, plan.host, SAMPLE_KINDS, self.root))
 
-    def start(self, *overrides: str) -> subprocess.Popen[str]:
+    def resume(self, run: str = "") -> Outcome:
+        """Go on with a run; the newest that did not end well without its id."""
+        plan, request = again(self.root, run or unfinished(self.root))
+        declared = tuple(replace(each, step=self._declared(each.step)) for each in plan.steps)
+        return self._execute(replace(plan, steps=declared), request)
+
+    def _execute(self, plan: Plan, request: dict[str, Any]) -> Outcome:
+        self.said = io.StringIO()
+        return execute(plan, self.root, Lines(self.said), SAMPLE_KINDS, None, request)
+
+    def start(self, *overrides: str, verb: str = "run") -> subprocess.Popen[str]:
         """The same in a process of its own."""
         return subprocess.Popen(
-            [sys.executable, "-c", _RUNNER, str(self.root), *overrides],
+            [sys.executable, "-c", _RUNNER, str(self.root), verb, *overrides],
             cwd=HOME,
             stderr=subprocess.PIPE,
             text=True,
@@ -111,6 +158,16 @@ class Lab:
                     return log.parent
             time.sleep(0.02)
         raise AssertionError(f"no {event} of {step} within {within} s")
+
+
+def _policy(given: dict[str, Any]) -> dict[str, Any]:
+    made = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    if "retry" in made:
+        policy = made["retry"]
+        made["retry"] = Retry(**{**policy, "on": tuple(policy["on"])} if "on" in policy else policy)
+    if "limits" in made:
+        made["limits"] = Limits(**made["limits"])
+    return made
 
 
 def step_processes(root: Path) -> list[psutil.Process]:
