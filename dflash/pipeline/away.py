@@ -37,6 +37,7 @@ from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.lock import Owner
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.record import Sender, new_record, new_run
+from dflash.pipeline.redaction import secrets_of, taken
 from dflash.pipeline.request import request_of
 from dflash.pipeline.schema import Pipeline
 from dflash.pipeline.source import Origin, snapshot
@@ -87,12 +88,13 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     thing that takes a while. With `looks_only` nothing is put there but the source.
 
     Raises:
-        UsageError: a path of the pipeline is nowhere, or the source can not be told; nothing has been done then. Data
-            was changed meanwhile.
+        UsageError: a path of the pipeline is nowhere, a secret is not set, or the source can not be told; nothing has
+            been done then. Data was changed meanwhile.
         NotThere: `looks_only`, and the environment or some data would have to be put there first.
         DFlashError: what `order.check` raises. EnvironmentMismatch: the environment can not be made there.
         HostError: the host, or something can not be written there. StorageError: something can not be read here.
     """
+    secrets_of(order.pipeline.steps, os.environ)
     found = list(belongings(order.pipeline))
     parcels = {each: parcel(each) for each in found if not each.is_there}
     home, there = look(connection, [each.name for each in found if each.is_there])
@@ -145,15 +147,17 @@ def again(connection: Connection, errand: Errand, origin: Origin) -> Ready:
 
 def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = False) -> tuple[Errand, Path]:
     """Start the run's job there; the errand, and its folder below `root` here. All that it takes to find the run again
-    is written before it starts. With `waits`, a run that is at work in that root is waited for, there.
+    is written before it starts; secrets, which are taken from the environment here, are not. With `waits`, a run that
+    is at work in that root is waited for, there.
 
     Raises:
-        BusyError: another run is at work there, which is named.
+        BusyError: another run is at work there, which is named. UsageError: a secret is not set.
         HostError: the host. StorageError: the folder here can not be written.
     """
     if ready.held and not waits:
         cure = f"wait for it with --wait, or end it: ./inv stop {ready.held.run}, where it was started"
         raise BusyError(f"{ready.held} is at work there", where=f"{connection.layer}: {ready.host.root}", cure=cure)
+    secrets = taken(ready.request.get("secrets", ()), os.environ)
     try:
         folder = new_run(root, f"{ready.plan.pipeline.name}-{token_hex(2)}")
         errand = _errand(ready, folder.name, waits)
@@ -166,7 +170,7 @@ def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = Fa
     try:
         if errand.environment:
             HostEnvironments(connection, ready.host).pin(errand.environment, errand.generation, errand.first)
-        jobs.start(connection, ready.host, command, errand.job)
+        jobs.start(connection, ready.host, command, errand.job, secrets)
     except LostConnection as failure:
         failure.cure = f"./inv follow {errand.run} says whether it has started"
         raise
