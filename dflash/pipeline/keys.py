@@ -7,8 +7,6 @@ import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import dflash
 from dflash.environments.installed import parse_stamp
 from dflash.errors import UsageError, storage_error
 from dflash.pipeline.files import canonical, digest, file_digest
-from dflash.pipeline.schema import Pipeline, Step
+from dflash.pipeline.schema import Pipeline, Step, borrowed
 from dflash.validation import plain
 
 HOME = Path(dflash.__file__).resolve().parents[1]
@@ -84,18 +82,13 @@ def key_fields(step: Step, pipeline: Pipeline, surroundings: Surroundings, keys:
     return {
         "kind": step.kind.name,
         "config": plain(step.kind.config, step.config),
-        "borrowed": _borrowed(step, pipeline.step(step.borrows)) if step.borrows else None,
+        "borrowed": borrowed(step, pipeline.step(step.borrows)) if step.borrows else None,
         "lock": surroundings.lock,
         "python": surroundings.python,
         "sources": dict(surroundings.sources[step.kind.name]),
         "inputs": {kind: keys[name] for kind, name in step.takes.items()},
         "fingerprint": dict(surroundings.fingerprints[step.name]),
     }
-
-
-def _borrowed(step: Step, lender: Step) -> dict[str, Any]:
-    config = plain(lender.kind.config, lender.config)
-    return {path: reduce(getitem, path.split("."), config) for path in step.kind.borrows or config}
 
 
 def key_of(fields: Mapping[str, Any]) -> str:

@@ -41,7 +41,8 @@ class StepKind:
     dflash/ whose text decides the result. `fingerprint` hashes what it reads from outside the pipeline.
     `borrows` are the fields of the borrowed config that decide the result, by path (empty: all of them). `paths` are
     the fields that name a file, a folder or a pattern of files, which must be where the step runs.
-    `cached` False runs it each time. `gpu` tells whether a config needs a GPU.
+    `cached` False runs it each time. `gpu` tells whether a config needs a GPU. `launches`: it has workers, and a step
+    may say how they are started.
     """
 
     name: str
@@ -54,6 +55,7 @@ class StepKind:
     paths: tuple[str, ...] = ()
     cached: bool = True
     gpu: Callable[[Any], bool] = field(default=lambda config: False)
+    launches: bool = False
     describes: str = ""
 
 
