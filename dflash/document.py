@@ -101,7 +101,8 @@ class Document:
         data = copy.deepcopy(self.data)
         place = data
         for depth, part in enumerate(path):
-            if not isinstance(place, dict) and not (isinstance(place, list) and isinstance(part, int)):
+            holds = isinstance(place, dict) or (isinstance(place, list) and isinstance(part, int))
+            if not holds:
                 shown = ".".join(str(each) for each in path[:depth])
                 raise UsageError(f"{shown!r} is not a map, so nothing in it can be set", where=origin)
             if depth + 1 == len(path):

@@ -205,6 +205,20 @@ def borrowed(step: Step, lender: Step) -> dict[str, Any]:
     return {path: functools.reduce(operator.getitem, path.split("."), config) for path in step.kind.borrows or config}
 
 
+def error_at(pipeline: Pipeline, step: Step, key: str, value: str, what: str, cure: str) -> UsageError:
+    """An error about a value in one of a step's lists, found only after the file was read: at its place there, if it is
+    written so, or else at the step's."""
+    document = load(pipeline.file)
+    name = declared_name(step.name)
+    part = "finally" if step.is_last else "steps"
+    places = ((part, index) for index, each in enumerate(document.data.get(part, [])) if each.get("name") == name)
+    place: Place = next(places, ())
+    values = document.data[place[0]][place[1]].get(key) if place else None
+    if isinstance(values, list) and value in values:
+        return document.error(what, (*place, key, values.index(value)), cure=cure)
+    return document.error(f"step {step.name!r}: {what}", (*place, key), cure=cure)
+
+
 def _is_the_files(failure: ConfigError, kind: StepKind, document: Document, place: Place) -> bool:
     """Whether the file has the same fault without any option; a rule over several keys points at their map."""
     try:

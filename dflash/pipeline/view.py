@@ -6,8 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
+from dflash.pipeline.policy import LEFT_OUT
+
 _LINE_INTERVAL_S = 5.0
 _BAR = 12  # columns
+_NOT_RUN = ("skipped", LEFT_OUT)
 
 
 class View(Protocol):
@@ -68,8 +71,8 @@ class Lines:
         if self._held:
             self._say(step, self._held)
             self._held = ""
-        if status == "skipped":
-            self._say(step, f"skipped: {short_why(why)}")
+        if status in _NOT_RUN:
+            self._say(step, f"{status}: {short_why(why)}")
         else:
             self._say(step, f"{status} after {clock(seconds)}")
 
@@ -131,8 +134,8 @@ class Bar:
         if self._task is not None:
             self._bar.remove_task(self._task)
             self._task = None
-        tail = short_why(why) if status == "skipped" else clock(seconds)
-        style = {"ok": "green", "skipped": "dim"}.get(status, "red")
+        tail = short_why(why) if status in _NOT_RUN else clock(seconds)
+        style = "green" if status == "ok" else "dim" if status in _NOT_RUN else "red"
         self._console.print(f"{step:<10} {status}: {tail}", markup=False, style=style)
 
 
