@@ -222,8 +222,19 @@ def _report(failure: BaseException, stream: Stream, log: str, out: Path) -> int:
     with contextlib.suppress(OSError):  # the disk that holds the log may be the one that is full
         traceback.print_exception(failure)
     with contextlib.suppress(OSError):
-        stream.send("error", what=error.what, where=error.where, cure=error.cure, exit_code=status)
+        told_why = {"exit_code": status, "reason": _reason(failure, status)}
+        stream.send("error", what=error.what, where=error.where, cure=error.cure, **told_why)
     return int(status)
+
+
+def _reason(failure: BaseException, status: int) -> str:
+    """Which of policy.REASONS it was. torch, whose own error has no memory in its tree, must not be imported here."""
+    from dflash.errors import OutOfMemory
+    from dflash.hosts.failures import HostError
+
+    if isinstance(failure, MemoryError | OutOfMemory) or type(failure).__name__ == "OutOfMemoryError":
+        return "memory"
+    return "lost" if status == HostError.exit_code else "exit"
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

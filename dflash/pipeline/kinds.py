@@ -41,14 +41,16 @@ class StepKind:
     dflash/ whose text decides the result. `fingerprint` hashes what it reads from outside the pipeline.
     `borrows` are the fields of the borrowed config that decide the result, by path (empty: all of them). `paths` are
     the fields that name a file, a folder or a pattern of files, which must be where the step runs.
-    `cached` False runs it each time. `gpu` tells whether a config needs a GPU. `launches`: it has workers, and a step
-    may say how they are started.
+    `takes_needs`: it is given every needed step, under the step's name in place of the kind's. `cached` False runs it
+    each time. `gpu` tells whether a config needs a GPU. `launches`: it has workers, and a step may say how they are
+    started.
     """
 
     name: str
     config: type
     run: Callable[[StepInputs], dict[str, Any]]
     takes: tuple[str, ...] = ()
+    takes_needs: bool = False
     sources: tuple[str, ...] = ()
     fingerprint: Callable[[Any], dict[str, str]] = field(default=lambda config: {})
     borrows: tuple[str, ...] = ()

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
+from pathlib import Path
 
 import psutil
 
 _INTERVAL_S = 0.5
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def oom_kills(groups: str | None = None, below: Path = _CGROUPS) -> int:
+    """How many processes of this one's control group the kernel has killed for want of memory; 0 where that can not be
+    told. `groups` is /proc/self/cgroup."""
+    with contextlib.suppress(OSError, ValueError):
+        text = Path("/proc/self/cgroup").read_text() if groups is None else groups
+        for line in text.splitlines():
+            _, controllers, path = line.split(":", 2)
+            folder = below / "memory" if controllers else below
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            for place in (folder / path.lstrip("/"), folder):  # in a container the group's own is the root
+                for name in ("memory.events", "memory.oom_control"):
+                    with contextlib.suppress(OSError):
+                        if found := re.search(r"^oom_kill (\d+)$", (place / name).read_text(), re.MULTILINE):
+                            return int(found[1])
+    return 0
 
 
 class Memory:

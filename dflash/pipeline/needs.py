@@ -33,9 +33,12 @@ def check_needs(steps: Mapping[str, Declared], document: Document) -> None:
 def takes_of(
     step: Declared, steps: Mapping[str, Declared], kinds: Mapping[str, StepKind], document: Document
 ) -> dict[str, str]:
-    """By kind, the needed step from which `step` takes it. Raises ConfigError for one that it lacks, or has twice."""
+    """By kind, the needed step from which `step` takes it; by their names all of them, where its kind `takes_needs`.
+
+    Raises ConfigError for a kind that it lacks, or has twice.
+    """
     name, needs = step.entry.name, step.entry.needs
-    takes: dict[str, str] = {}
+    takes = {need: need for need in needs} if kinds[step.entry.uses].takes_needs else {}
     for kind in kinds[step.entry.uses].takes:
         given = [need for need in needs if steps[need].entry.uses == kind]
         place = (*step.place, "needs") if needs else step.place

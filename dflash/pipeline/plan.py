@@ -11,7 +11,7 @@ from dflash.pipeline.keys import Change, Surroundings, changes, key_fields, key_
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.schema import Pipeline, Step
 from dflash.pipeline.store import Done, Folder
-from dflash.pipeline.when import left_out_need, planned_when
+from dflash.pipeline.when import planned_when, unmet_condition, unmet_need
 from dflash.validation import plain
 
 
@@ -98,7 +98,7 @@ def make_plan(pipeline: Pipeline, host: Host, surroundings: Surroundings | None,
     left_out: set[str] = set()
     steps = []
     for step in pipeline.steps:
-        decision, fields = left_out_when_planning(step, host, left_out), {}
+        decision, fields = _left_out(step, host, left_out), {}
         if surroundings is not None:
             fields = key_fields(step, pipeline, surroundings, keys)
             keys[step.name] = key_of(fields)
@@ -119,14 +119,12 @@ def make_plan(pipeline: Pipeline, host: Host, surroundings: Surroundings | None,
     return Plan(pipeline, host, tuple(steps))
 
 
-def left_out_when_planning(step: Step, host: Host, left_out: Collection[str]) -> Decision | None:
+def _left_out(step: Step, host: Host, left_out: Collection[str]) -> Decision | None:
     """The decision to leave a step out, where that is known before anything runs; `left_out` are the steps of which it
     is known already. Raises UsageError for a condition that can not be decided."""
-    if need := left_out_need(step, left_out):
-        return Decision(LEFT_OUT, (f"it needs {need}, which is left out",))
-    if planned_when(step, host) is False:
-        return Decision(LEFT_OUT, (f"it runs only if {step.when}",))
-    return None
+    if why := unmet_need(step, left_out):
+        return Decision(LEFT_OUT, (why,))
+    return Decision(LEFT_OUT, (unmet_condition(step),)) if planned_when(step, host) is False else None
 
 
 def needs_gpu(step: Step, pipeline: Pipeline) -> bool:
@@ -139,7 +137,7 @@ def decide(
     step: Step, key: str, fields: Mapping[str, Any], contents: Mapping[str, str | None], shelf: Shelf
 ) -> Decision:
     """Run, skip or resume a step; `contents` are, by kind, those of its inputs (None: not made yet)."""
-    if not step.kind.cached:
+    if step.is_last or not step.kind.cached:
         return Decision("run", ("runs every time",))
     folder = shelf.look(step.kind.name, key)
     if folder.state == "absent":

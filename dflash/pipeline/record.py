@@ -92,6 +92,7 @@ def new_record(run: str, plan: Plan, root: Path, sender: Sender | None = None) -
                 "kind": each.step.kind.name,
                 "status": "pending",
                 "planned": each.status,
+                "started": None,
                 "seconds": 0.0,
                 "why": list(each.why),
                 "key": each.key,
@@ -99,6 +100,7 @@ def new_record(run: str, plan: Plan, root: Path, sender: Sender | None = None) -
                 "result": None,
                 "peak_rss_mb": 0.0,
                 "error": None,
+                "attempts": [],
             }
             for each in plan.steps
         ],

@@ -1,35 +1,46 @@
-"""Carry out a plan: one step after the other, each in a process of its own, all of it recorded."""
+"""Carry out a plan: one step after the other, each in a process of its own, all of it recorded.
+
+A step that fails takes with it only those that need it: they are blocked, and the others run. The last steps
+(`finally`) run when all others have ended, however they did: after a failure too, and after one signal, not after two.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import signal
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from dflash.atomic import write_json
-from dflash.errors import DFlashError, EnvironmentMismatch, StepFailed, UsageError, storage_error
+from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_error
 from dflash.pipeline import lock, report
+from dflash.pipeline.attempts import Attempts, Job
 from dflash.pipeline.events import EventLog, read_jsonl
 from dflash.pipeline.files import write_text
 from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
-from dflash.pipeline.process import Grace, StepProcess
+from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
+from dflash.pipeline.redaction import Redaction, secrets_of
+from dflash.pipeline.schema import Step
+from dflash.pipeline.stopping import Stops
 from dflash.pipeline.store import Attempt, Done, Store
 from dflash.pipeline.view import View
+from dflash.pipeline.when import decide_when, host_facts, unmet_condition, unmet_need
 from dflash.validation import plain
 
-_TICK_S = 0.25
+_FINISHED = ("ok", "skipped")
+_SETTLED = (*_FINISHED, LEFT_OUT)
+_IDLE = ("skip", LEFT_OUT)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: its record, and the failure of the step that stopped it, or the signal."""
+    """How a run ended: its record, and the first failure of a step, or the signal that stopped it."""
 
     record: dict[str, Any]
     failure: DFlashError | None = None
@@ -47,14 +58,16 @@ def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS, send
     """Run `plan` below `root`, on this machine. `kinds` is the import path from which step processes take their kinds;
     `sender` is who sent the run here, if it is somebody elsewhere.
 
-    Raises UsageError when the plan is for another machine, BusyError, or StorageError for the run's own files.
+    Raises UsageError when the plan is for another machine or a secret is not set, BusyError, or StorageError for the
+    run's own files.
     """
     if not plan.host.chain.is_local:
         name, chain = plan.host.name, str(plan.host.chain)
         what = f"this runs on local only, not on {name if name == chain else f'{name} ({chain})'}"
         raise UsageError(what, cure="send it there: dflash.pipeline.away, as ./inv train --host does")
-    if wanting := [each.step.name for each in plan.steps if each.needs_gpu and each.status != "skip"]:
+    if wanting := [each.step.name for each in plan.steps if each.needs_gpu and each.status not in _IDLE]:
         _require_gpu(wanting)
+    secrets_of([each.step for each in plan.steps if each.status not in _IDLE], os.environ)
     try:
         folder = new_run(root, plan.pipeline.name, sender.run if sender else "")
         waits = (lambda text: view.note("run", text)) if sender and sender.waits else None
@@ -99,39 +112,49 @@ class _Run:
     sender: Sender | None = None
     clock: Clock = field(default_factory=Clock)
     memory: Memory = field(default_factory=Memory)
+    stops: Stops = field(default_factory=Stops)
     done: dict[str, Done] = field(default_factory=dict)
-    stopped: list[int] = field(default_factory=list)
+    failures: list[DFlashError] = field(default_factory=list)
 
     def execute(self) -> Outcome:
         self.store = Store(self.root)
         write_json(self.folder / "plan.json", self.plan.as_json())
         self.record = new_record(self.folder.name, self.plan, self.root, self.sender)
+        self.attempts = self._attempts()
         self._save()
         self.log.write("run_started", run=self.folder.name)
-        failure: DFlashError | None = None
-        with self._listening(), self.view:
-            for planned, entry in zip(self.plan.steps, self.record["steps"], strict=True):
-                try:
+        both = list(zip(self.plan.steps, self.record["steps"], strict=True))
+        with self.stops.listening(), self.view:
+            for planned, entry in both:
+                if not planned.step.is_last and not self.stops.told:
                     self._step(planned, entry)
-                except DFlashError as error:
-                    failure = error
-                    entry.update(status="failed", error=str(error))
-                except BaseException:
-                    entry.update(status="failed", error="the runner itself failed")
-                    self.record["status"] = "failed"
-                    self._save()
-                    raise
-                if self.stopped and entry["status"] not in ("ok", "skipped"):
-                    failure = None
-                    entry.update(status="interrupted", error=None)
-                self._finish_step(entry)
-                if failure or self.stopped:
-                    break
-        return self._finish(failure)
+            for planned, entry in both:
+                if planned.step.is_last and len(self.stops.signals) < 2:
+                    self.stops.excused = len(self.stops.signals)
+                    self._step(planned, entry)
+        return self._finish()
 
-    def _finish(self, failure: DFlashError | None) -> Outcome:
-        whole = all(entry["status"] in ("ok", "skipped") for entry in self.record["steps"])
-        stopped = self.stopped[0] if self.stopped and not whole else None
+    def _attempts(self) -> Attempts:
+        hidden = frozenset(name for each in self.plan.steps for name in each.step.secrets)
+        redaction = Redaction(os.environ[name] for name in sorted(hidden) if os.environ.get(name))
+        told_once = self.sender is not None  # ./inv stop tells a runner once
+        return Attempts(
+            self.folder,
+            self.lock,
+            self.log,
+            self.view,
+            self.stops,
+            self.memory,
+            redaction,
+            hidden,
+            self._save,
+            told_once,
+        )
+
+    def _finish(self) -> Outcome:
+        whole = all(entry["status"] in _SETTLED for entry in self.record["steps"])
+        stopped = self.stops.signals[0] if self.stops.signals and not whole else None
+        failure = self.failures[0] if self.failures else None
         self.record["status"] = "interrupted" if stopped else "failed" if failure else "ok"
         try:
             self._save()
@@ -143,8 +166,48 @@ class _Run:
         return Outcome(self.record, failure, stopped)
 
     def _step(self, planned: PlannedStep, entry: dict[str, Any]) -> None:
+        """Run a step unless it is finished, blocked by what it needs or left out; its entry says which."""
+        try:
+            if missing := self._missing(planned):
+                entry.update(status="blocked", why=missing)
+            elif unmet := self._unmet(planned.step):
+                entry.update(status=LEFT_OUT, why=[unmet])
+            else:
+                self._run(planned, entry)
+        except DFlashError as error:
+            entry.update(status="failed", error=str(error))
+            if not self.stops.told:
+                self.failures.append(error)
+        except BaseException:
+            entry.update(status="failed", error="the runner itself failed")
+            self.record["status"] = "failed"
+            self._save()
+            raise
+        if self.stops.told and entry["status"] not in (*_SETTLED, "blocked"):
+            entry.update(status="interrupted", error=None)
+        self._finish_step(entry)
+
+    def _missing(self, planned: PlannedStep) -> list[str]:
+        """Why a step can not run. A last step runs whatever became of others, unless it takes what they make."""
+        step, needed = planned.step, planned.step.needs
+        if step.is_last:
+            needed = () if step.kind.takes_needs else tuple(step.takes.values())
+        ended = {entry["name"]: entry["status"] for entry in self.record["steps"]}
+        return [f"it needs {name} ({ended[name]})" for name in needed if ended[name] not in _SETTLED]
+
+    def _unmet(self, step: Step) -> str | None:
+        """Why a step is left out."""
+        steps = {entry["name"]: entry for entry in self.record["steps"]}
+        left_out = {name for name, entry in steps.items() if entry["status"] == LEFT_OUT}
+        if why := unmet_need(step, left_out):
+            return why
+        failed = any(entry["status"] == "failed" for entry in steps.values())
+        facts = {"host": host_facts(self.plan.host), "steps": steps, "failed": failed}
+        return None if decide_when(step, facts) else unmet_condition(step)
+
+    def _run(self, planned: PlannedStep, entry: dict[str, Any]) -> None:
         step, kind = planned.step, planned.step.kind
-        contents = {each: self.done[name].content for each, name in step.takes.items()}
+        contents = {each: self.done[name].content for each, name in step.takes.items() if name in self.done}
         # What was planned may have become better: an input that was made again may be the same as before.
         decision = decide(step, planned.key, planned.fields, contents, self.store)
         entry.update(planned=decision.status, why=list(decision.why))
@@ -156,15 +219,16 @@ class _Run:
             lift(self.record, kind.name, found.result)
             return
         clock = Clock()
-        entry["status"] = "running"
-        self._save()
-        self.log.write("step_started", step=step.name, key=planned.key, planned=decision.status, why=list(decision.why))
+        entry.update(status="running", started=round(time.time(), 3))
         self.view.started(step.name, decision.status, decision.why)
         attempt = Attempt(kind.name, planned.key, step.name, self.folder.name, contents)
         try:
             out = self.store.begin(attempt)
             self.memory.new_step()
-            result = self._run(planned, out)
+            log = self.folder / "logs" / f"{step.name}.log"
+            told = {"key": planned.key, "planned": decision.status, "why": list(decision.why)}
+            job = Job(step, self._spec(step, out, log), out, log, told, self.plan.pipeline.file)
+            result = self.attempts.result(job, entry["attempts"])
             if result is None:
                 return
             done = self.store.finish(attempt, planned.fields, result, clock.seconds())
@@ -176,52 +240,18 @@ class _Run:
         entry.update(status="ok", result=result)
         lift(self.record, kind.name, result)
 
-    def _run(self, planned: PlannedStep, out: Path) -> dict[str, Any] | None:
-        """The step's result; None when it was stopped. Raises StepFailed."""
-        name = planned.step.name
-        spec, log = self.folder / "specs" / f"{name}.json", self.folder / "logs" / f"{name}.log"
-        write_json(spec, self._spec(planned, out, log))
-        result = error = None
-        grace: Grace | None = None
-        with StepProcess(spec, log, self.lock) as process:
-            while not process.ended:
-                for event in process.events(_TICK_S):
-                    what = event.pop("event")
-                    if what == "progress":
-                        self.log.progress(name, **event)
-                        self.view.progress(name, event["done"], event["total"], event["metrics"])
-                    elif what == "note":
-                        self.log.write("note", step=name, **event)
-                        self.view.note(name, event["message"])
-                    elif what == "result":
-                        result = event["result"]
-                    elif what == "error":
-                        error = event
-                self.memory.sample()
-                if self.stopped and grace is None:
-                    more = "" if self.sender else " (once more to kill it)"  # ./inv stop tells a runner once
-                    self.view.note(name, f"told to stop; it saves what it has{more}")
-                    process.stop()
-                    grace = Grace()
-                if grace and (grace.over or len(self.stopped) > 1):
-                    return None  # leaving the process's context kills it
-            status = process.wait()
-        if status == 0 and isinstance(result, dict):
-            return result
-        if self.stopped:
-            return None
-        raise _failed(name, status, error, log)
-
-    def _spec(self, planned: PlannedStep, out: Path, log: Path) -> dict[str, Any]:
-        step = planned.step
+    def _spec(self, step: Step, out: Path, log: Path) -> dict[str, Any]:
         lender = self.plan.pipeline.step(step.borrows) if step.borrows else None
-        takes = {kind: self.done[name] for kind, name in step.takes.items()}
+        takes = {kind: self.done[name] for kind, name in step.takes.items() if name in self.done}
         return {
             "kinds": self.kinds,
             "kind": step.kind.name,
             "config": plain(step.kind.config, step.config),
             "borrowed": lender and {"kind": lender.kind.name, "config": plain(lender.kind.config, lender.config)},
-            "inputs": {kind: str(self.store.folder(kind, done.key)) for kind, done in takes.items()},
+            "inputs": {
+                kind: str(self.store.folder(self.plan.pipeline.step(step.takes[kind]).kind.name, done.key))
+                for kind, done in takes.items()
+            },
             "results": {kind: done.result for kind, done in takes.items()},
             "out": str(out),
             "root": str(self.root),
@@ -234,7 +264,7 @@ class _Run:
             self._save()
             self.log.write("step_finished", step=entry["name"], **shown)
         except (OSError, DFlashError):
-            if entry["status"] != "failed":
+            if not self.failures:
                 raise
         self.view.finished(entry["name"], entry["status"], entry["seconds"], tuple(entry["why"]))
 
@@ -249,30 +279,3 @@ class _Run:
             if step.step.kind.name == "train" and path.is_file():
                 return read_jsonl(path)
         return []
-
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM are noted, and acted on between events: no step is cut in the middle of one."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.stopped.append(number)
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _failed(step: str, status: int, error: Mapping[str, Any] | None, log: Path) -> StepFailed:
-    if error:
-        where = f"step {step}: {error['where']}" if error["where"] else f"step {step}"
-        return StepFailed(error["what"], status=error["exit_code"], where=where, cure=error["cure"])
-    if status < 0:
-        name = signal.Signals(-status).name
-        often = " (the kernel does that when memory runs out)" if -status == signal.SIGKILL else ""
-        what = f"its process was killed by {name}{often}"
-        return StepFailed(what, status=128 - status, where=f"step {step}", cure=f"its log is {log}")
-    what = f"its process ended with status {status} and without a result"
-    return StepFailed(what, status=status or 1, where=f"step {step}", cure=f"its log is {log}")

@@ -20,6 +20,7 @@ _STYLES = {
     "skipped": "dim",
     LEFT_OUT: "dim",
     "failed": "red",
+    "blocked": "red",
     "interrupted": "red",
     "damaged": "red",
 }

@@ -10,7 +10,9 @@ from dflash.pipeline.policy import LEFT_OUT
 
 _LINE_INTERVAL_S = 5.0
 _BAR = 12  # columns
-_NOT_RUN = ("skipped", LEFT_OUT)
+
+IDLE = ("skipped", "blocked", LEFT_OUT)
+"""What becomes of a step that does not run: its reason tells more than its time."""
 
 
 class View(Protocol):
@@ -71,7 +73,7 @@ class Lines:
         if self._held:
             self._say(step, self._held)
             self._held = ""
-        if status in _NOT_RUN:
+        if status in IDLE:
             self._say(step, f"{status}: {short_why(why)}")
         else:
             self._say(step, f"{status} after {clock(seconds)}")
@@ -134,8 +136,8 @@ class Bar:
         if self._task is not None:
             self._bar.remove_task(self._task)
             self._task = None
-        tail = short_why(why) if status in _NOT_RUN else clock(seconds)
-        style = "green" if status == "ok" else "dim" if status in _NOT_RUN else "red"
+        tail = short_why(why) if status in IDLE else clock(seconds)
+        style = {"ok": "green", "skipped": "dim", LEFT_OUT: "dim"}.get(status, "red")
         self._console.print(f"{step:<10} {status}: {tail}", markup=False, style=style)
 
 

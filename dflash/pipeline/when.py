@@ -101,15 +101,20 @@ def host_facts(host: Host) -> dict[str, Any]:
     return {name: getattr(host, name) for name in _HOST}
 
 
-def left_out_need(step: Step, left_out: Collection[str]) -> str | None:
-    """The need, as declared, for which a step is left out itself: all that it stands for are among `left_out`. A step
-    of `finally` is never left out for a need."""
+def unmet_need(step: Step, left_out: Collection[str]) -> str | None:
+    """Why a step is left out for what it needs: all the steps that one of its needs stands for are among `left_out`. A
+    step of `finally` is never left out for that."""
     if step.is_last:
         return None
     stands_for: dict[str, list[bool]] = {}
     for need in step.needs:
         stands_for.setdefault(declared_name(need), []).append(need in left_out)
-    return next((name for name, each in stands_for.items() if all(each)), None)
+    return next((f"it needs {name}, which is left out" for name, each in stands_for.items() if all(each)), None)
+
+
+def unmet_condition(step: Step) -> str:
+    """Why a step is left out whose condition does not hold."""
+    return f"it runs only if {step.when}"
 
 
 def _whole(text: str) -> str:

@@ -90,7 +90,8 @@ def test_a_failed_step_gives_one_line_and_its_own_status(ran: Lab, fault: str, s
     record = load_record(ran.root)
     assert record["status"] == of(record, "train")["status"] == "failed"
     assert of(record, "train")["error"] == str(outcome.failure)
-    assert of(record, "evaluate")["status"] == "pending"
+    assert of(record, "evaluate")["status"] == "blocked"
+    assert of(record, "evaluate")["why"] == ["it needs train (failed)"]
     if fault == "raise":
         assert "a bug in the step" in (ran.runs()[-1] / "logs" / "train.log").read_text()
     assert ran.statuses(f"train.fault={fault}")["train"] == "resume"

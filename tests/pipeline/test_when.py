@@ -11,7 +11,7 @@ from dflash.errors import ConfigError, UsageError
 from dflash.hosts.chain import Chain, Local
 from dflash.hosts.inventory import Host
 from dflash.pipeline.schema import Step
-from dflash.pipeline.when import WhenFault, check_when, decide_when, host_facts, left_out_need, planned_when
+from dflash.pipeline.when import WhenFault, check_when, decide_when, host_facts, planned_when, unmet_need
 from tests.pipeline.lab import Lab
 from tests.pipeline.sample_kinds import KINDS, CheckConfig
 
@@ -151,7 +151,7 @@ def test_one_step_of_a_matrix_can_be_named_where_a_need_stands_for_several(lab: 
 
 def test_a_step_is_left_out_when_all_that_a_need_stands_for_is():
     waits = step("", needs=("a@x=1", "a@x=2", "b"))
-    assert left_out_need(waits, {"a@x=1"}) is None
-    assert left_out_need(waits, {"a@x=1", "a@x=2"}) == "a"
-    assert left_out_need(waits, {"b"}) == "b"
-    assert left_out_need(replace(waits, is_last=True), {"b"}) is None
+    assert unmet_need(waits, {"a@x=1"}) is None
+    assert unmet_need(waits, {"a@x=1", "a@x=2"}) == "it needs a, which is left out"
+    assert unmet_need(waits, {"b"}) == "it needs b, which is left out"
+    assert unmet_need(replace(waits, is_last=True), {"b"}) is None

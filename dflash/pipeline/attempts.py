@@ -1,0 +1,217 @@
+"""The attempts at a step: each a process of its own, held to the step's limits, noted in the record and told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dflash.atomic import write_json
+from dflash.errors import StepFailed
+from dflash.pipeline.events import EventLog
+from dflash.pipeline.memory import Memory, oom_kills
+from dflash.pipeline.policy import Limits
+from dflash.pipeline.process import GRACE_S, Grace, StepProcess
+from dflash.pipeline.redaction import Redaction, secrets_of
+from dflash.pipeline.retrying import AttemptFailed, tried
+from dflash.pipeline.schema import Step
+from dflash.pipeline.stopping import Stopped, Stops
+from dflash.pipeline.view import View, clock
+
+_TICK_S = 0.25
+_TIMED_OUT = 124
+"""The exit status of what took too long, as timeout(1) has it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an attempt takes: the step, what its process is told, and where its output and log go; `told` is what its
+    start is told with, `file` the pipeline's, where its limits are."""
+
+    step: Step
+    spec: Mapping[str, Any]
+    out: Path
+    log: Path
+    told: Mapping[str, Any]
+    file: str
+
+
+@dataclass
+class Attempts:
+    """Makes the attempts of one run, in its folder. `hidden` are the names of all secrets, which only the steps that
+    name them are given; `save` writes the record."""
+
+    folder: Path
+    lock: int
+    events: EventLog
+    view: View
+    stops: Stops
+    memory: Memory
+    redaction: Redaction
+    hidden: frozenset[str]
+    save: Callable[[], object]
+    is_told_once: bool = False  # by ./inv stop, elsewhere
+
+    def result(self, job: Job, noted: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """The step's result, after as many attempts as its policy allows; None when it was stopped. Each attempt is
+        added to `noted`. Raises StepFailed with what the last one failed of."""
+        step = job.step
+
+        def once() -> dict[str, Any] | None:
+            return self._noted(job, noted)
+
+        def tell(failure: AttemptFailed, wait_s: float) -> None:
+            more = {"wait_s": round(wait_s, 3), "error": str(failure.error)}
+            self.events.write("attempt_failed", step=step.name, attempt=len(noted), reason=failure.reason, **more)
+            number = f"attempt {len(noted)} of {step.retry.attempts}"
+            self.view.note(step.name, f"{number} failed, tries again in {clock(wait_s)}: {failure.error}")
+
+        try:
+            return tried(step.retry, once, self.stops.sleep, tell)
+        except AttemptFailed as failure:
+            raise failure.error from None
+        except Stopped:
+            return None
+
+    def _noted(self, job: Job, noted: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """One attempt. It reads as interrupted until it has ended, as it must if the runner is killed meanwhile."""
+        entry = {"number": len(noted) + 1, "started": round(time.time(), 3), "seconds": 0.0, "status": "interrupted"}
+        entry |= {"reason": None, "exit_code": None, "error": None}
+        noted.append(entry)
+        self.save()
+        self.events.write("step_started", step=job.step.name, attempt=entry["number"], **job.told)
+        begun = time.monotonic()
+        try:
+            result = self._once(job)
+        except AttemptFailed as failure:
+            entry.update(
+                status="failed", reason=failure.reason, exit_code=failure.error.status, error=str(failure.error)
+            )
+            raise
+        finally:
+            entry["seconds"] = round(time.monotonic() - begun, 3)
+        if result is not None:
+            entry.update(status="ok", exit_code=0)
+        return result
+
+    def _once(self, job: Job) -> dict[str, Any] | None:
+        name = job.step.name
+        spec = self.folder / "specs" / f"{name}.json"
+        write_json(spec, job.spec)
+        result = error = passed = None
+        grace: Grace | None = None
+        kills, watch = oom_kills(), Watch(job.step.limits, job.log)
+        with StepProcess(spec, job.log, self.lock, self._environ(job.step), self._hides(job.step)) as process:
+            while not process.ended:
+                for event in process.events(_TICK_S):
+                    watch.heard()
+                    what = event.pop("event")
+                    if what == "progress":
+                        self.events.progress(name, **event)
+                        self.view.progress(name, event["done"], event["total"], event["metrics"])
+                    elif what == "note":
+                        self.events.write("note", step=name, **event)
+                        self.view.note(name, event["message"])
+                    elif what == "result":
+                        result = event["result"]
+                    elif what == "error":
+                        error = event
+                self.memory.sample()
+                passed = passed or watch.passed()
+                if grace is None and (passed or self.stops.told):
+                    more = "" if passed or self.is_told_once else " (once more to kill it)"
+                    why = f"has passed its {_LIMITS[passed]}, and is" if passed else "is"
+                    self.view.note(name, f"{why} told to stop; it saves what it has{more}")
+                    process.stop()
+                    grace = Grace(GRACE_S)
+                if grace and (grace.over or self.stops.told_again):
+                    break  # leaving the process's context kills it
+            status = process.wait() if process.ended else -signal.SIGKILL
+        if status == 0 and isinstance(result, dict):
+            _require_outputs(job)
+            return result
+        if self.stops.told:
+            return None
+        if passed:
+            raise AttemptFailed(passed, _too_long(job, passed))
+        if oom_kills() > kills:
+            raise AttemptFailed("memory", _failed(name, status, error, job.log, out_of_memory=True))
+        raise AttemptFailed(error["reason"] if error else "exit", _failed(name, status, error, job.log))
+
+    def _environ(self, step: Step) -> dict[str, str]:
+        """A secret is for the steps that name it: another's log, which is not redacted, can then not show it."""
+        shown = {name: value for name, value in os.environ.items() if name not in self.hidden}
+        return {**shown, **step.env, **secrets_of([step], os.environ)}
+
+    def _hides(self, step: Step) -> Redaction:
+        return self.redaction if step.secrets else Redaction()
+
+
+_LIMITS = {"timeout": "timeout", "no_output": "no_output_timeout"}
+"""The keys of a step in a pipeline's file, by the reason of an attempt that passed them."""
+
+
+class Watch:
+    """An attempt's limits. What it says is told to `heard`; the growth of its log is looked for."""
+
+    def __init__(self, limits: Limits, log: Path) -> None:
+        self._limits, self._log = limits, log
+        self._begun = self._heard = time.monotonic()
+        self._size = self._log_size()
+
+    def heard(self) -> None:
+        """It said something."""
+        self._heard = time.monotonic()
+
+    def passed(self) -> str | None:
+        """The reason of policy.REASONS why it is to be ended, if it is."""
+        now, limits = time.monotonic(), self._limits
+        if limits.timeout_s is not None and now - self._begun > limits.timeout_s:
+            return "timeout"
+        if limits.no_output_s is None:
+            return None
+        if (size := self._log_size()) != self._size:
+            self._heard, self._size = now, size
+        return "no_output" if now - self._heard > limits.no_output_s else None
+
+    def _log_size(self) -> int:
+        return self._log.stat().st_size if self._log.exists() else 0
+
+
+def _require_outputs(job: Job) -> None:
+    for pattern in job.step.outputs:
+        if not any(job.out.glob(pattern)):
+            where = f"step {job.step.name}"
+            cure = f"its folder is {job.out}; its outputs are in {job.file}"
+            raise AttemptFailed("exit", StepFailed(f"it made no {pattern}", status=1, where=where, cure=cure))
+
+
+def _too_long(job: Job, passed: str) -> StepFailed:
+    limits = job.step.limits
+    if passed == "timeout":
+        what = f"it took longer than its timeout, {clock(limits.timeout_s or 0)}"
+    else:
+        what = f"it said nothing for longer than its no_output_timeout, {clock(limits.no_output_s or 0)}"
+    cure = f"its log is {job.log}; the limit is in {job.file}"
+    return StepFailed(what, status=_TIMED_OUT, where=f"step {job.step.name}", cure=cure)
+
+
+def _failed(
+    step: str, status: int, error: Mapping[str, Any] | None, log: Path, *, out_of_memory: bool = False
+) -> StepFailed:
+    if error:
+        where = f"step {step}: {error['where']}" if error["where"] else f"step {step}"
+        return StepFailed(error["what"], status=error["exit_code"], where=where, cure=error["cure"])
+    if status < 0:
+        name = signal.Signals(-status).name
+        often = " (the kernel does that when memory runs out)" if -status == signal.SIGKILL else ""
+        what = (
+            "memory ran out, and the kernel killed it" if out_of_memory else f"its process was killed by {name}{often}"
+        )
+        return StepFailed(what, status=128 - status, where=f"step {step}", cure=f"its log is {log}")
+    what = f"its process ended with status {status} and without a result"
+    return StepFailed(what, status=status or 1, where=f"step {step}", cure=f"its log is {log}")
