@@ -63,14 +63,35 @@ class Document:
         return mark.line + 1, mark.column + 1
 
     def error(
-        self, what: str, path: Sequence[str | int] = (), *, key: bool = False, cure: str | None = None
+        self,
+        what: str,
+        path: Sequence[str | int] = (),
+        *,
+        key: bool = False,
+        offset: int = 0,
+        cure: str | None = None,
     ) -> UsageError:
-        """An error about the value at `path`, naming the file's line or the option that set the value."""
+        """An error about the value at `path`, naming the file's line or the option that set the value; `offset`: at
+        that character of a text, where it stands in one line of the file as it is."""
         for set_path, origin in reversed(self.origins):
             if tuple(path[: len(set_path)]) == set_path:
                 return UsageError(what, where=origin, cure=cure)
         line, column = self.position(path, key=key)
+        column += self._inside(path, offset) if offset else 0
         return ConfigError(what, file=self.file, line=line, column=column, cure=cure)
+
+    def _inside(self, path: Sequence[str | int], offset: int) -> int:
+        """How far a text's character is from the text's place; 0 where that can not be told."""
+        node = self.root
+        for part in path:
+            found = _entry(node, part)
+            if found is None:
+                return 0
+            node = found[1]
+        if not isinstance(node, yaml.ScalarNode) or node.start_mark.line != node.end_mark.line:
+            return 0
+        quotes = node.end_mark.column - node.start_mark.column - len(node.value)
+        return offset + quotes // 2 if quotes in (0, 2) else 0
 
     def with_value(self, path: Place, value: Any, origin: str) -> Document:
         """The same document with `value` at `path`; errors there will name `origin` instead of a line.
@@ -79,17 +100,16 @@ class Document:
         """
         data = copy.deepcopy(self.data)
         place = data
-        for depth, part in enumerate(path[:-1]):
-            if isinstance(place, dict):
-                if place.get(part) is None:
-                    place[part] = {}
-                place = place[part]
-            elif isinstance(place, list) and isinstance(part, int):
-                place = place[part]
-            if not isinstance(place, dict | list):
-                shown = ".".join(str(each) for each in path[: depth + 1])
+        for depth, part in enumerate(path):
+            holds = isinstance(place, dict) or (isinstance(place, list) and isinstance(part, int))
+            if not holds:
+                shown = ".".join(str(each) for each in path[:depth])
                 raise UsageError(f"{shown!r} is not a map, so nothing in it can be set", where=origin)
-        place[path[-1]] = value
+            if depth + 1 == len(path):
+                place[part] = value
+            elif isinstance(place, dict) and place.get(part) is None:
+                place[part] = {}
+            place = place[part]
         return replace(self, data=data, origins=(*self.origins, (path, origin)))
 
 

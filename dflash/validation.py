@@ -24,16 +24,20 @@ from dflash.errors import UsageError
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def validated(kind: Any, document: Document, path: Place = ()) -> Any:
-    """The document's value at `path` as an instance of `kind`.
+AS_WRITTEN: Any = object()
+
+
+def validated(kind: Any, document: Document, path: Place = (), value: Any = AS_WRITTEN) -> Any:
+    """The document's value at `path` as an instance of `kind`; or `value`, which was made of the one that is there.
 
     Raises ConfigError, or UsageError for a value that an option set.
     """
-    data = document.data
-    for part in path:
-        data = data[part]
+    if value is AS_WRITTEN:
+        value = document.data
+        for part in path:
+            value = value[part]
     try:
-        return instance(kind, data)
+        return instance(kind, value)
     except ValidationError as failure:
         raise _first_error(kind, failure, document, path) from None
 

@@ -22,7 +22,9 @@ from dflash.errors import ChainError, UsageError
 from dflash.hosts.chain import FORMS, Chain, looks_like_chain, parse_chain
 from dflash.validation import suggestion, validated
 
-_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+"""What the name of a host is made of."""
+
 DEFAULT_ROOT = "~/.dflash"
 """Where this project keeps its own on a host that names no root."""
 
@@ -63,7 +65,7 @@ def load_inventory(file: str | Path) -> dict[str, Host]:
         raise document.error("an inventory is a map from names to hosts")
     hosts: dict[str, Host] = {}
     for name in document.data:
-        if not re.fullmatch(_NAME, name, re.ASCII) or name in FORMS:
+        if not re.fullmatch(NAME, name, re.ASCII) or name in FORMS:
             rule = "a host's name is made of letters, digits, '.', '_' and '-', and is not a hop's name"
             raise document.error(f"{name!r} can not name a host: {rule}", (name,), key=True)
         entry: _Entry = validated(_Entry, document, (name,))

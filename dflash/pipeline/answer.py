@@ -10,6 +10,7 @@ from dflash.environments.programs import Errors, HostPrograms
 from dflash.errors import DataError, EnvironmentMismatch, StorageError, UsageError
 from dflash.hosts.connection import Connection
 from dflash.hosts.inventory import Host
+from dflash.pipeline.keys import Change
 from dflash.pipeline.kinds import StepInputs, StepKind
 from dflash.pipeline.lock import Owner
 from dflash.pipeline.plan import Plan, PlannedStep
@@ -41,8 +42,10 @@ def plan_of(told: Mapping[str, Any], file: str, host: Host) -> Plan:
 
 def _step(told: Mapping[str, Any]) -> PlannedStep:
     kind = StepKind(told["uses"], dict, _is_elsewhere, describes=told["describes"])
-    step = Step(told["name"], kind, tuple(told["needs"]), told["config"], {}, None)
-    return PlannedStep(step, told["fields"], told["key"], told["status"], tuple(told["why"]), told["needs_gpu"])
+    declared = {name: told[name] for name in ("matrix", "when", "is_last") if name in told}
+    step = Step(told["name"], kind, tuple(told["needs"]), told["config"], {}, None, **declared)
+    found = tuple(Change(**each) for each in told.get("changes", ()))
+    return PlannedStep(step, told["fields"], told["key"], told["status"], tuple(told["why"]), told["needs_gpu"], found)
 
 
 def _is_elsewhere(inputs: StepInputs) -> dict[str, Any]:

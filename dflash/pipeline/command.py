@@ -1,13 +1,14 @@
 """The kind `command`: a program of one's own, run without a shell in the step's folder.
 
 It finds that folder as DFLASH_OUT, and the folder of each step that it needs as DFLASH_STEP_<NAME>, in capitals and
-with `_` for `-`. What it prints is the step's log, and its exit status the step's. Its key is made of its words and of
-the keys of what it needs; files that it reads otherwise belong into the step's `inputs`.
+with `_` for what is no letter or digit. What it prints is the step's log, and its exit status the step's. Its key is
+made of its words and of the keys of what it needs; files that it reads otherwise belong into the step's `inputs`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def _environ(step: StepInputs) -> dict[str, str]:
 def _folders(needed: Mapping[str, Path]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, folder in needed.items():
-        variable = f"DFLASH_STEP_{name.upper().replace('-', '_')}"
+        variable = f"DFLASH_STEP_{re.sub('[^A-Z0-9]', '_', name.upper())}"
         if variable in found:
             raise UsageError(f"two of the steps that it needs would both be {variable}", cure="give one another name")
         found[variable] = str(folder)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import glob
+import os
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import dflash
+from dflash.atomic import sha256
 from dflash.environments.installed import parse_stamp
 from dflash.errors import UsageError, storage_error
 from dflash.pipeline.files import canonical, digest, file_digest
-from dflash.pipeline.schema import Pipeline, Step
+from dflash.pipeline.schema import Pipeline, Step, borrowed, error_at
 from dflash.validation import plain
 
 HOME = Path(dflash.__file__).resolve().parents[1]
@@ -33,6 +34,37 @@ class Surroundings:
     python: str
     sources: Mapping[str, Mapping[str, str]]  # kind -> source file -> hash
     fingerprints: Mapping[str, Mapping[str, str]]  # step -> outside input -> hash
+    files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # step -> file of its `inputs` -> hash
+
+
+@dataclass(frozen=True)
+class Change:
+    """A field that differs between a step's key as it was and as it is, by its path; ABSENT on the side that has none.
+
+    `str()` is how a person reads it: `config.steps: 5 -> 7`.
+    """
+
+    field: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        if self.old is ABSENT:
+            return f"{self.field}: added, {_short(self.new)}"
+        if self.new is ABSENT:
+            return f"{self.field}: removed, was {_short(self.old)}"
+        return f"{self.field}: {_short(self.old)} -> {_short(self.new)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program, to which null stands for a side that has none."""
+        return {
+            "field": self.field,
+            "old": None if self.old is ABSENT else self.old,
+            "new": None if self.new is ABSENT else self.new,
+        }
+
+
+ABSENT: Any = object()
 
 
 def lock_id(home: Path = HOME, prefix: Path = Path(sys.prefix)) -> str:
@@ -48,17 +80,62 @@ def lock_id(home: Path = HOME, prefix: Path = Path(sys.prefix)) -> str:
 
 
 def observe(pipeline: Pipeline, home: Path = HOME, package: Path = PACKAGE) -> Surroundings:
-    """Read the surroundings on this machine. Raises StorageError, or what a fingerprint raises."""
+    """Read the surroundings on this machine. A pattern of `inputs` is looked for below `home`, the project's folder.
+
+    Raises StorageError, ConfigError for `inputs` that match nothing, or what a fingerprint raises.
+    """
     known: dict[Path, str] = {}
+    contents: dict[Path, str] = {}
+    kinds = {step.kind.name: step.kind for step in pipeline.steps}
     try:
         return Surroundings(
             lock=lock_id(home),
             python=platform.python_version(),
-            sources={step.kind.name: _sources(step.kind.sources, package, known) for step in pipeline.steps},
-            fingerprints={step.name: step.kind.fingerprint(step.config) for step in pipeline.steps},
+            sources={name: _sources(kind.sources, package, known) for name, kind in kinds.items()},
+            fingerprints=_fingerprints(pipeline),
+            files={step.name: _files(step, pipeline, home, contents) for step in pipeline.steps if step.inputs},
         )
     except OSError as failure:
         raise storage_error(failure) from failure
+
+
+def _fingerprints(pipeline: Pipeline) -> dict[str, dict[str, str]]:
+    """Each is taken once for equal configs: one may read many files."""
+    taken: dict[tuple[str, str], dict[str, str]] = {}
+    found = {}
+    for step in pipeline.steps:
+        of = step.kind.name, canonical(plain(step.kind.config, step.config))
+        if of not in taken:
+            taken[of] = step.kind.fingerprint(step.config)
+        found[step.name] = taken[of]
+    return found
+
+
+def _files(step: Step, pipeline: Pipeline, home: Path, known: dict[Path, str]) -> dict[str, str]:
+    """The hash of each file that a step's `inputs` name: files, all that is in folders, and what patterns match."""
+    digests: dict[str, str] = {}
+    for pattern in step.inputs:
+        files = sorted({file for place in _named(pattern, home) for file in _files_in(place)})
+        if not files:
+            cure = "check it: what is relative begins in the project's folder; or remove it"
+            raise error_at(pipeline, step, "inputs", pattern, f"no file matches {pattern!r}", cure)
+        for file in files:
+            if file not in known:
+                known[file] = sha256(file)
+            name = os.fsencode(file.relative_to(home) if file.is_relative_to(home) else file)
+            digests[name.decode(errors="backslashreplace")] = known[file]
+    return digests
+
+
+def _named(pattern: str, home: Path) -> list[Path]:
+    """What a name or a pattern means; a name may have a pattern's characters in it."""
+    if (home / pattern).exists():
+        return [home / pattern]
+    return [home / each for each in glob.iglob(pattern, root_dir=home, recursive=True)]
+
+
+def _files_in(place: Path) -> list[Path]:
+    return [place] if place.is_file() else [file for file in place.rglob("*") if file.is_file()]
 
 
 def _sources(names: tuple[str, ...], package: Path, known: dict[Path, str]) -> dict[str, str]:
@@ -79,23 +156,26 @@ def _sources(names: tuple[str, ...], package: Path, known: dict[Path, str]) -> d
 def key_fields(step: Step, pipeline: Pipeline, surroundings: Surroundings, keys: Mapping[str, str]) -> dict[str, Any]:
     """The fields that make the step's key; `keys` are those of the steps it takes from, by step name.
 
-    A need that the kind does not take only orders the steps, so it is not among them.
+    A need that the kind does not take only orders the steps, so it is not among them. Of what a step declares, what
+    may decide its result is: its files and patterns of outputs, its variables, and of its secrets the names.
     """
+    declared = {
+        "files": dict(surroundings.files.get(step.name, {})),
+        "outputs": list(step.outputs),
+        "env": dict(step.env),
+        "secrets": list(step.secrets),
+    }
     return {
         "kind": step.kind.name,
         "config": plain(step.kind.config, step.config),
-        "borrowed": _borrowed(step, pipeline.step(step.borrows)) if step.borrows else None,
+        "borrowed": borrowed(step, pipeline.step(step.borrows)) if step.borrows else None,
         "lock": surroundings.lock,
         "python": surroundings.python,
         "sources": dict(surroundings.sources[step.kind.name]),
         "inputs": {kind: keys[name] for kind, name in step.takes.items()},
         "fingerprint": dict(surroundings.fingerprints[step.name]),
+        **{name: value for name, value in declared.items() if value},  # without them, a key is what it always was
     }
-
-
-def _borrowed(step: Step, lender: Step) -> dict[str, Any]:
-    config = plain(lender.kind.config, lender.config)
-    return {path: reduce(getitem, path.split("."), config) for path in step.kind.borrows or config}
 
 
 def key_of(fields: Mapping[str, Any]) -> str:
@@ -103,18 +183,11 @@ def key_of(fields: Mapping[str, Any]) -> str:
     return digest(canonical(fields))
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What changed between two steps' fields, each as `path: old -> new`, in the order of the fields."""
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """What changed between two steps' fields, in the order of the fields."""
     before, after = _flat(old), _flat(new)
-    lines = []
-    for path in dict.fromkeys([*after, *before]):
-        if path not in before:
-            lines.append(f"{path}: added, {_short(after[path])}")
-        elif path not in after:
-            lines.append(f"{path}: removed, was {_short(before[path])}")
-        elif before[path] != after[path]:
-            lines.append(f"{path}: {_short(before[path])} -> {_short(after[path])}")
-    return lines
+    pairs = {path: (before.get(path, ABSENT), after.get(path, ABSENT)) for path in [*after, *before]}
+    return [Change(path, *pair) for path, pair in pairs.items() if pair[0] != pair[1]]
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

@@ -42,7 +42,8 @@ class StepKind:
     `borrows` are the fields of the borrowed config that decide the result, by path (empty: all of them). `paths` are
     the fields that name a file, a folder or a pattern of files, which must be where the step runs.
     `takes_needs`: it is given every needed step, under the step's name in place of the kind's. `cached` False runs it
-    each time. `gpu` tells whether a config needs a GPU.
+    each time. `gpu` tells whether a config needs a GPU. `launches`: it has workers, and a step may say how they are
+    started.
     """
 
     name: str
@@ -56,6 +57,7 @@ class StepKind:
     paths: tuple[str, ...] = ()
     cached: bool = True
     gpu: Callable[[Any], bool] = field(default=lambda config: False)
+    launches: bool = False
     describes: str = ""
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dflash.hosts.inventory import Host
-from dflash.pipeline.keys import Surroundings, differences, key_fields, key_of
+from dflash.pipeline.keys import Change, Surroundings, changes, key_fields, key_of
+from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.schema import Pipeline, Step
 from dflash.pipeline.store import Done, Folder
+from dflash.pipeline.when import planned_when, unmet_condition, unmet_need
 from dflash.validation import plain
 
 
@@ -25,11 +27,13 @@ class Shelf(Protocol):
 
 @dataclass(frozen=True)
 class Decision:
-    """`status` is "run", "skip" or "resume"; `why` has one reason a line."""
+    """`status` is "run", "skip", "resume" or LEFT_OUT; `why` has one reason a line, and `changes` are the fields of
+    its key that have changed."""
 
     status: str
     why: tuple[str, ...]
     content: str | None = None  # of the outputs, when they are finished and sound
+    changes: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class PlannedStep:
     status: str
     why: tuple[str, ...]
     needs_gpu: bool
+    changes: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,12 @@ class Plan:
                     "uses": each.step.kind.name,
                     "describes": each.step.kind.describes,
                     "needs": list(each.step.needs),
+                    "matrix": dict(each.step.matrix),
+                    "when": each.step.when,
+                    "is_last": each.step.is_last,
                     "status": each.status,
                     "why": list(each.why),
+                    "changes": [change.as_json() for change in each.changes],
                     "needs_gpu": each.needs_gpu,
                     "key": each.key,
                     "config": plain(each.step.kind.config, each.step.config),
@@ -80,21 +89,42 @@ class Plan:
 
 
 def make_plan(pipeline: Pipeline, host: Host, surroundings: Surroundings | None, shelf: Shelf) -> Plan:
-    """Plan `pipeline` on `host`. `surroundings` None: that machine is not known from here."""
+    """Plan `pipeline` on `host`. `surroundings` None: that machine is not known from here.
+
+    Raises UsageError for a condition that can not be decided.
+    """
     keys: dict[str, str] = {}
     contents: dict[str, str | None] = {}
+    left_out: set[str] = set()
     steps = []
     for step in pipeline.steps:
-        if surroundings is None:
-            why = (f"what {host.name} holds is not known until it is reached",)
-            steps.append(PlannedStep(step, {}, "", "run", why, needs_gpu(step, pipeline)))
-            continue
-        fields = key_fields(step, pipeline, surroundings, keys)
-        key = keys[step.name] = key_of(fields)
-        decision = decide(step, key, fields, {kind: contents[name] for kind, name in step.takes.items()}, shelf)
+        decision, fields = _left_out(step, host, left_out), {}
+        if surroundings is not None:
+            fields = key_fields(step, pipeline, surroundings, keys)
+            keys[step.name] = key_of(fields)
+        if decision is None and surroundings is None:
+            decision = Decision("run", (f"what {host.name} holds is not known until it is reached",))
+        elif decision is None:
+            given = {kind: contents[name] for kind, name in step.takes.items()}
+            decision = decide(step, keys[step.name], fields, given, shelf)
+        else:
+            left_out.add(step.name)
         contents[step.name] = decision.content
-        steps.append(PlannedStep(step, fields, key, decision.status, decision.why, needs_gpu(step, pipeline)))
+        why = decision.why
+        if decision.status != LEFT_OUT and planned_when(step, host) is None:
+            why = (*why, f"if then {step.when}")
+        gpu = decision.status != LEFT_OUT and needs_gpu(step, pipeline)
+        key = keys.get(step.name, "")
+        steps.append(PlannedStep(step, fields, key, decision.status, why, gpu, decision.changes))
     return Plan(pipeline, host, tuple(steps))
+
+
+def _left_out(step: Step, host: Host, left_out: Collection[str]) -> Decision | None:
+    """The decision to leave a step out, where that is known before anything runs; `left_out` are the steps of which it
+    is known already. Raises UsageError for a condition that can not be decided."""
+    if why := unmet_need(step, left_out):
+        return Decision(LEFT_OUT, (why,))
+    return Decision(LEFT_OUT, (unmet_condition(step),)) if planned_when(step, host) is False else None
 
 
 def needs_gpu(step: Step, pipeline: Pipeline) -> bool:
@@ -111,7 +141,7 @@ def decide(
         return Decision("run", ("runs every time",))
     folder = shelf.look(step.kind.name, key)
     if folder.state == "absent":
-        return Decision("run", _what_changed(step, fields, shelf))
+        return _changed(step, fields, shelf)
     made_from = folder.contents or {}
     missing = [name for kind, name in step.takes.items() if contents[kind] is None]
     other = [name for kind, name in step.takes.items() if contents[kind] not in (None, made_from.get(kind))]
@@ -131,8 +161,9 @@ def decide(
     return Decision("skip", ("nothing it depends on has changed",), folder.done.content)
 
 
-def _what_changed(step: Step, fields: Mapping[str, Any], shelf: Shelf) -> tuple[str, ...]:
+def _changed(step: Step, fields: Mapping[str, Any], shelf: Shelf) -> Decision:
     before = shelf.newest(step.kind.name, step.name)
     if before is None:
-        return ("it has not been made before",)
-    return tuple(differences(before.fields, fields)) or ("its output folder is gone",)
+        return Decision("run", ("it has not been made before",))
+    found = tuple(changes(before.fields, fields))
+    return Decision("run", tuple(map(str, found)) or ("its output folder is gone",), changes=found)

@@ -8,6 +8,9 @@ REASONS = ("timeout", "no_output", "lost", "memory", "exit")
 """Why an attempt failed: it took too long, said nothing for too long, the connection to its machine was lost, memory
 ran out there or on its GPU, or anything else, of which the exit status tells."""
 
+LEFT_OUT = "left out"
+"""The status of a step whose `when` does not hold, or of which a need is left out: in a plan and in a record."""
+
 
 @dataclass(frozen=True)
 class Retry:

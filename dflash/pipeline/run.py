@@ -23,6 +23,7 @@ from dflash.pipeline.files import write_text
 from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
+from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
 from dflash.pipeline.redaction import Redaction, secrets_of
 from dflash.pipeline.request import FILE
@@ -30,9 +31,12 @@ from dflash.pipeline.schema import Step
 from dflash.pipeline.stopping import Stops
 from dflash.pipeline.store import Attempt, Done, Store
 from dflash.pipeline.view import View
+from dflash.pipeline.when import decide_when, host_facts, unmet_condition, unmet_need
 from dflash.validation import plain
 
 _FINISHED = ("ok", "skipped")
+_SETTLED = (*_FINISHED, LEFT_OUT)
+_IDLE = ("skip", LEFT_OUT)
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,9 @@ def execute(
         name, chain = plan.host.name, str(plan.host.chain)
         what = f"this runs on local only, not on {name if name == chain else f'{name} ({chain})'}"
         raise UsageError(what, cure="send it there: dflash.pipeline.away, as ./inv train --host does")
-    if wanting := [each.step.name for each in plan.steps if each.needs_gpu and each.status != "skip"]:
+    if wanting := [each.step.name for each in plan.steps if each.needs_gpu and each.status not in _IDLE]:
         _require_gpu(wanting)
-    secrets_of([each.step for each in plan.steps if each.status != "skip"], os.environ)
+    secrets_of([each.step for each in plan.steps if each.status not in _IDLE], os.environ)
     try:
         folder = new_run(root, plan.pipeline.name, sender.run if sender else "")
         waits = (lambda text: view.note("run", text)) if sender and sender.waits else None
@@ -160,7 +164,7 @@ class _Run:
         )
 
     def _finish(self) -> Outcome:
-        whole = all(entry["status"] in _FINISHED for entry in self.record["steps"])
+        whole = all(entry["status"] in _SETTLED for entry in self.record["steps"])
         stopped = self.stops.signals[0] if self.stops.signals and not whole else None
         failure = self.failures[0] if self.failures else None
         self.record["status"] = "interrupted" if stopped else "failed" if failure else "ok"
@@ -174,10 +178,12 @@ class _Run:
         return Outcome(self.record, failure, stopped)
 
     def _step(self, planned: PlannedStep, entry: dict[str, Any]) -> None:
-        """Run a step unless it is finished, or blocked by what it needs; its entry says which."""
+        """Run a step unless it is finished, blocked by what it needs or left out; its entry says which."""
         try:
             if missing := self._missing(planned):
                 entry.update(status="blocked", why=missing)
+            elif unmet := self._unmet(planned.step):
+                entry.update(status=LEFT_OUT, why=[unmet])
             else:
                 self._run(planned, entry)
         except DFlashError as error:
@@ -189,17 +195,25 @@ class _Run:
             self.record["status"] = "failed"
             self._save()
             raise
-        if self.stops.told and entry["status"] not in (*_FINISHED, "blocked"):
+        if self.stops.told and entry["status"] not in (*_SETTLED, "blocked"):
             entry.update(status="interrupted", error=None)
         self._finish_step(entry)
 
     def _missing(self, planned: PlannedStep) -> list[str]:
-        """Why a step can not run. A last step runs whatever became of others, unless it takes what they make."""
-        step, needed = planned.step, planned.step.needs
-        if step.is_last:
-            needed = () if step.kind.takes_needs else tuple(step.takes.values())
+        """Why a step can not run. A last step runs whatever became of others."""
+        needed = () if planned.step.is_last else planned.step.needs
         ended = {entry["name"]: entry["status"] for entry in self.record["steps"]}
-        return [f"it needs {name} ({ended[name]})" for name in needed if ended[name] not in _FINISHED]
+        return [f"it needs {name} ({ended[name]})" for name in needed if ended[name] not in _SETTLED]
+
+    def _unmet(self, step: Step) -> str | None:
+        """Why a step is left out."""
+        steps = {entry["name"]: entry for entry in self.record["steps"]}
+        left_out = {name for name, entry in steps.items() if entry["status"] == LEFT_OUT}
+        if why := unmet_need(step, left_out):
+            return why
+        failed = any(entry["status"] == "failed" for entry in steps.values())
+        facts = {"host": host_facts(self.plan.host), "steps": steps, "failed": failed}
+        return None if decide_when(step, facts) else unmet_condition(step)
 
     def _run(self, planned: PlannedStep, entry: dict[str, Any]) -> None:
         step, kind = planned.step, planned.step.kind

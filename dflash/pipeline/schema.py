@@ -1,48 +1,26 @@
-"""A pipeline's YAML, checked: steps with known kinds, valid configs, and needs that form no cycle."""
+"""A pipeline's YAML, checked: steps with known kinds, valid configs, and needs that form no circle."""
 
 from __future__ import annotations
 
-import heapq
-import re
+import functools
+import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-
-from dflash.document import Document, Place, load, parse_scalar
+from dflash.document import Document, Place, load
 from dflash.errors import ConfigError, UsageError
+from dflash.pipeline.declaration import Declared, PipelineEntry, declared
+from dflash.pipeline.files import canonical
 from dflash.pipeline.kinds import StepKind
+from dflash.pipeline.matrix import Axes, as_text, axes_of, combinations, declared_name, filled, names_of, part_of
+from dflash.pipeline.needs import check_needs, ordered, takes_of
+from dflash.pipeline.overriding import overridden
+from dflash.pipeline.placement import host_of, launcher_of
 from dflash.pipeline.policy import Limits, Retry
-from dflash.validation import suggestion, validated
-
-
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,62}", text, re.ASCII):
-        rule = "is made of at most 63 small letters, digits, '_' and '-', and starts with a letter or digit"
-        raise ValueError(f"{text!r} is no name: a name {rule}")
-    return text
-
-
-_Name = Annotated[str, AfterValidator(_name)]
-
-
-class _StepEntry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    name: _Name
-    uses: str
-    needs: list[str] = []
-    with_: dict[str, Any] = Field(default={}, alias="with")
-
-
-class _PipelineEntry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    name: _Name
-    description: str = ""
-    steps: Annotated[list[_StepEntry], Field(min_length=1)]
+from dflash.pipeline.when import WhenFault, check_when
+from dflash.validation import plain, suggestion, validated
 
 
 @dataclass(frozen=True)
@@ -88,176 +66,165 @@ class Pipeline:
 
     def step(self, name: str) -> Step:
         """The step called `name`. Raises KeyError."""
-        return next(step for step in self.steps if step.name == name)
+        return self._by_name[name]
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Step]:
+        return {step.name: step for step in self.steps}
 
 
 def load_pipeline(file: str | Path, kinds: Mapping[str, StepKind], overrides: Sequence[str] = ()) -> Pipeline:
-    """Read and check a pipeline; each override is `step.key.sub=value` and changes that step's `with`.
+    """Read and check a pipeline. An override is `step.key.sub=value`, which changes that step's `with`, or
+    `step:key.sub=value`, which changes what it declares itself.
 
     Raises ConfigError with line and column, UsageError for an override, StorageError.
     """
     document = load(file)
     for override in overrides:
-        document = _overridden(document, override)
-    entry: _PipelineEntry = validated(_PipelineEntry, document)
-    places = _places(entry, document)
-    configs = {step.name: _config(step, index, kinds, document) for index, step in enumerate(entry.steps)}
-    _check_needs(entry, places, document)
-    steps = {
-        step.name: Step(
-            step.name,
-            kinds[step.uses],
-            tuple(step.needs),
-            configs[step.name],
-            _takes(step, index, entry, kinds, document),
-            _borrows(step, index, configs, places, document),
+        document = overridden(document, override)
+    entry: PipelineEntry = validated(PipelineEntry, document)
+    steps = declared(entry, document)
+    for step in steps.values():
+        if step.entry.uses not in kinds:
+            cure = suggestion(step.entry.uses, kinds, "kinds")
+            what = f"there is no kind of step {step.entry.uses!r}"
+            raise document.error(what, (*step.place, "uses"), cure=cure)
+    check_needs(steps, document)
+    takes = {name: takes_of(step, steps, kinds, document) for name, step in steps.items()}
+    order = ordered(steps, document)
+    making = _Making(document, kinds, steps, takes, axes_of(steps, order, takes, document))
+    made = {name: making.of(name) for name in order}
+    whole = tuple(making.with_lender(step, made) for each in made.values() for step in each)
+    return Pipeline(entry.name, entry.description, str(file), whole)
+
+
+class _Making:
+    """Steps as they run, out of those that are declared."""
+
+    def __init__(
+        self,
+        document: Document,
+        kinds: Mapping[str, StepKind],
+        steps: Mapping[str, Declared],
+        takes: Mapping[str, Mapping[str, str]],
+        axes: Mapping[str, Axes],
+    ) -> None:
+        self._document, self._kinds, self._steps, self._takes, self._axes = document, kinds, steps, takes, axes
+        self._made = {name: combinations(each) for name, each in axes.items()}
+        self._names = {name: names_of(name, made) for name, made in self._made.items()}
+        self._lookup = {
+            name: {part_of(each, each): made for each, made in zip(self._made[name], names, strict=True)}
+            for name, names in self._names.items()
+        }
+
+    def of(self, name: str) -> list[Step]:
+        """The steps of a declared one: one for each combination."""
+        pairs = zip(self._names[name], self._made[name], strict=True)
+        return [self._step(self._steps[name], made, combination) for made, combination in pairs]
+
+    def _step(self, step: Declared, name: str, combination: Mapping[str, Any]) -> Step:
+        entry, kind, takes = step.entry, self._kinds[step.entry.uses], self._takes[step.entry.name]
+        given = {each: self._given(giver, combination) for each, giver in takes.items()}
+        taken = dict(zip(takes.values(), given.values(), strict=True))
+        needs = {need: [taken[need]] if need in taken else self._names[need] for need in entry.needs}
+        return Step(
+            name,
+            kind,
+            tuple(each for need in needs.values() for each in need),
+            self._config(step, kind, name, combination),
+            given,
+            None,
+            self._when(step, needs),
+            entry.retry.policy(),
+            entry.limits(),
+            tuple(as_text(each) for each in self._filled(step, "inputs", entry.inputs, combination)),
+            tuple(entry.outputs),
+            {key: as_text(each) for key, each in self._filled(step, "env", entry.env, combination).items()},
+            tuple(entry.secrets),
+            host_of(self._filled(step, "host", entry.host, combination), self._document, (*step.place, "host")),
+            launcher_of(self._filled(step, "launcher", entry.launcher, combination), kind, step, self._document),
+            dict(combination),
+            step.is_last,
         )
-        for index, step in enumerate(entry.steps)
-    }
-    order = _ordered(entry, document)
-    return Pipeline(entry.name, entry.description, str(file), tuple(steps[name] for name in order))
 
+    def _given(self, giver: str, combination: Mapping[str, Any]) -> str:
+        """Which of the steps of `giver` has the part of the combination that is its own."""
+        return self._lookup[giver][part_of(combination, self._axes[giver])]
 
-def _overridden(document: Document, override: str) -> Document:
-    origin = f"--set {override}"
-    target, equals, text = override.partition("=")
-    parts = target.strip().split(".")
-    if not equals or len(parts) < 2 or not all(parts):
-        raise UsageError("this is not step.key=value", where=origin, cure="try --set train.steps=100")
-    data = document.data if isinstance(document.data, dict) else {}
-    steps = data.get("steps") if isinstance(data.get("steps"), list) else []
-    names = [step.get("name") if isinstance(step, dict) else None for step in steps or []]
-    if parts[0] not in names:
-        cure = suggestion(parts[0], [name for name in names if isinstance(name, str)], "steps")
-        raise UsageError(f"the pipeline has no step {parts[0]!r}", where=origin, cure=cure)
-    try:
-        value = parse_scalar(text)
-    except (ConfigError, ValueError) as failure:
-        what = failure.what if isinstance(failure, ConfigError) else str(failure)
-        raise UsageError(f"the value can not be read: {what}", where=origin) from None
-    place = ("steps", names.index(parts[0]), "with")
-    try:
-        return document.with_value((*place, *parts[1:]), value, origin)
-    except UsageError as failure:  # it names the place in the file, where a person knows the step
-        what = failure.what.replace(".".join(map(str, place)), parts[0])
-        raise UsageError(what, where=origin) from None
+    def _filled(self, step: Declared, key: str, value: Any, combination: Mapping[str, Any]) -> Any:
+        return filled(value, combination, self._document, (*step.place, key))
 
-
-def _places(entry: _PipelineEntry, document: Document) -> dict[str, int]:
-    places: dict[str, int] = {}
-    for index, step in enumerate(entry.steps):
-        if step.name in places:
-            line, _ = document.position(("steps", places[step.name], "name"))
-            what = f"the name {step.name!r} is already given to a step on line {line}"
-            raise document.error(what, ("steps", index, "name"), cure="give each step a name of its own")
-        places[step.name] = index
-    return places
-
-
-def _config(step: _StepEntry, index: int, kinds: Mapping[str, StepKind], document: Document) -> Any:
-    if step.uses not in kinds:
-        cure = suggestion(step.uses, kinds, "kinds")
-        raise document.error(f"there is no kind of step {step.uses!r}", ("steps", index, "uses"), cure=cure)
-    place = ("steps", index, "with")
-    kind = kinds[step.uses].config
-    if "with" not in document.data["steps"][index]:
-        document = document.with_value(place, {}, "")
+    def _when(self, step: Declared, needs: Mapping[str, Sequence[str]]) -> str:
+        entry = step.entry
         try:
-            return validated(kind, document, place)
-        except UsageError as failure:  # there is no `with` to point at: the step itself has the fault
-            raise document.error(failure.what, ("steps", index), cure="give it under with:") from None
-    try:
-        return validated(kind, document, place)
-    except ConfigError as failure:
-        options = [origin for path, origin in document.origins if path[: len(place)] == place]
-        if options and not _is_the_files(failure, kind, document, place):
-            raise UsageError(failure.what, where=", ".join(options), cure=failure.cure) from None
-        raise
+            return check_when(entry.when, self._axes[entry.name], needs, self._steps, step.is_last)
+        except WhenFault as fault:
+            place = (*step.place, "when")
+            raise self._document.error(fault.what, place, offset=fault.offset, cure=fault.cure) from None
+
+    def _config(self, step: Declared, kind: StepKind, name: str, combination: Mapping[str, Any]) -> Any:
+        document, place = self._document, (*step.place, "with")
+        value = filled(step.entry.with_, combination, document, place)
+        try:
+            return validated(kind.config, document, place, value)
+        except UsageError as failure:
+            if combination:
+                failure.what = f"{failure.what}, in {name}"
+            if "with" not in document.data[step.place[0]][step.place[1]]:  # then the step itself has the fault
+                raise document.error(failure.what, step.place, cure="give it under with:") from None
+            options = [origin for path, origin in document.origins if path[: len(place)] == place]
+            if isinstance(failure, ConfigError) and options and not _is_the_files(failure, kind, document, place):
+                raise UsageError(failure.what, where=", ".join(options), cure=failure.cure) from None
+            raise
+
+    def with_lender(self, step: Step, found: Mapping[str, Sequence[Step]]) -> Step:
+        """The step, with the one whose config it borrows; `found` are all steps by their declared names.
+
+        Where that one has several combinations which agree with the step's own, they must agree in what is borrowed.
+        """
+        named, name = getattr(step.config, "for_step", None), declared_name(step.name)
+        if named is None:
+            return step
+        place = (*self._steps[name].place, "with", "for_step")
+        if named not in found or named == name:
+            cure = suggestion(str(named), [each for each in found if each != name], "steps")
+            raise self._document.error(f"for_step names {named!r}, which is no other step", place, cure=cure)
+        shared = self._axes[named].keys() & step.matrix.keys()
+        lenders = [each for each in found[named] if all(each.matrix[axis] == step.matrix[axis] for axis in shared)]
+        if len({canonical(borrowed(step, each)) for each in lenders}) != 1:
+            axes = ", ".join(axis for axis in self._axes[named] if axis not in shared) or ", ".join(shared)
+            what = f"for_step names {named!r}, whose {len(found[named])} steps differ in what {name!r} does for them"
+            cure = f"declare {axes} in the matrix of {name!r}; what takes from it has that matrix, too"
+            raise self._document.error(what, place, cure=cure)
+        return replace(step, borrows=lenders[0].name)
 
 
-def _is_the_files(failure: ConfigError, kind: Any, document: Document, place: Place) -> bool:
+def borrowed(step: Step, lender: Step) -> dict[str, Any]:
+    """The fields of the lender's config that decide the step's result, by path."""
+    config = plain(lender.kind.config, lender.config)
+    return {path: functools.reduce(operator.getitem, path.split("."), config) for path in step.kind.borrows or config}
+
+
+def error_at(pipeline: Pipeline, step: Step, key: str, value: str, what: str, cure: str) -> UsageError:
+    """An error about a value in one of a step's lists, found only after the file was read: at its place there, if it is
+    written so, or else at the step's."""
+    document = load(pipeline.file)
+    name = declared_name(step.name)
+    part = "finally" if step.is_last else "steps"
+    places = ((part, index) for index, each in enumerate(document.data.get(part, [])) if each.get("name") == name)
+    place: Place = next(places, ())
+    values = document.data[place[0]][place[1]].get(key) if place else None
+    if isinstance(values, list) and value in values:
+        return document.error(what, (*place, key, values.index(value)), cure=cure)
+    return document.error(f"step {step.name!r}: {what}", (*place, key), cure=cure)
+
+
+def _is_the_files(failure: ConfigError, kind: StepKind, document: Document, place: Place) -> bool:
     """Whether the file has the same fault without any option; a rule over several keys points at their map."""
     try:
-        validated(kind, load(document.file), place)
+        validated(kind.config, load(document.file), place)
     except KeyError:  # no `with`: it came with the option
         return False
     except UsageError as alone:
         return alone.what == failure.what
     return False
-
-
-def _check_needs(entry: _PipelineEntry, places: Mapping[str, int], document: Document) -> None:
-    for index, step in enumerate(entry.steps):
-        for number, need in enumerate(step.needs):
-            place = ("steps", index, "needs", number)
-            if need not in places:
-                cure = suggestion(need, [name for name in places if name != step.name], "steps")
-                raise document.error(f"step {step.name!r} needs {need!r}, which is no step", place, cure=cure)
-            if need in step.needs[:number]:
-                raise document.error(f"{need!r} is needed twice", place, cure="remove one")
-
-
-def _takes(
-    step: _StepEntry, index: int, entry: _PipelineEntry, kinds: Mapping[str, StepKind], document: Document
-) -> dict[str, str]:
-    uses = {each.name: each.uses for each in entry.steps}
-    takes = {need: need for need in step.needs} if kinds[step.uses].takes_needs else {}
-    for kind in kinds[step.uses].takes:
-        given = [need for need in step.needs if uses[need] == kind]
-        place: tuple[str | int, ...] = ("steps", index, "needs") if step.needs else ("steps", index)
-        if len(given) > 1:
-            what = f"step {step.name!r} takes one {kind}, and needs {' and '.join(given)}"
-            raise document.error(what, place, cure="keep one")
-        if not given:
-            makers = [name for name, used in uses.items() if used == kind]
-            cure = f"add {makers[0]!r} to its needs" if makers else f"add a step that uses {kind}"
-            what = f"step {step.name!r} takes what a step of kind {kind!r} makes, and needs none"
-            raise document.error(what, place, cure=cure)
-        takes[kind] = given[0]
-    return takes
-
-
-def _borrows(
-    step: _StepEntry, index: int, configs: Mapping[str, Any], places: Mapping[str, int], document: Document
-) -> str | None:
-    named = getattr(configs[step.name], "for_step", None)
-    if named is None:
-        return None
-    if named not in places or named == step.name:
-        cure = suggestion(str(named), [name for name in places if name != step.name], "steps")
-        what = f"for_step names {named!r}, which is no other step"
-        raise document.error(what, ("steps", index, "with", "for_step"), cure=cure)
-    return str(named)
-
-
-def _ordered(entry: _PipelineEntry, document: Document) -> list[str]:
-    """Names so that each follows its needs; among those that could come next, the first in the file."""
-    index = {step.name: number for number, step in enumerate(entry.steps)}
-    waiting = {step.name: set(step.needs) for step in entry.steps}
-    order: list[str] = []
-    followers: dict[str, list[str]] = {}
-    for step in entry.steps:
-        for need in step.needs:
-            followers.setdefault(need, []).append(step.name)
-    places = [index[name] for name, needs in waiting.items() if not needs]  # sorted, so a heap already
-    while places:
-        name = entry.steps[heapq.heappop(places)].name
-        order.append(name)
-        for follower in followers.get(name, ()):
-            waiting[follower].discard(name)
-            if not waiting[follower]:
-                heapq.heappush(places, index[follower])
-    if len(order) < len(index):
-        raise _cycle(entry, index, set(index) - set(order), document)
-    return order
-
-
-def _cycle(entry: _PipelineEntry, index: Mapping[str, int], stuck: set[str], document: Document) -> UsageError:
-    path = [min(stuck, key=index.__getitem__)]
-    while path[-1] not in path[:-1]:
-        path.append(next(need for need in entry.steps[index[path[-1]]].needs if need in stuck))
-    path = path[path.index(path[-1]) :]
-    needs = entry.steps[index[path[0]]].needs
-    place = ("steps", index[path[0]], "needs", needs.index(path[1]))
-    what = f"steps need each other in a circle: {' -> '.join(path)}"
-    return document.error(what, place, cure="remove one of these needs")

@@ -11,12 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from dflash.pipeline.plan import Plan
+from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.view import clock, short_why
 
 _STYLES = {
     "ok": "green",
     "skip": "dim",
     "skipped": "dim",
+    LEFT_OUT: "dim",
     "failed": "red",
     "blocked": "red",
     "interrupted": "red",

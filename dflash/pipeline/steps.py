@@ -218,6 +218,7 @@ KINDS: dict[str, StepKind] = {
             fingerprint=_start_sources,
             paths=("start",),
             gpu=_on_gpu,
+            launches=True,
             describes="train the drafter",
         ),
         StepKind(

@@ -88,6 +88,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.work = root / "work"
+        self._newest: dict[str, dict[str, Done]] = {}  # by kind and step: read once, as many steps may ask
 
     def folder(self, kind: str, key: str) -> Path:
         """Where the step with this key keeps its output."""
@@ -109,12 +110,11 @@ class Store:
 
     def newest(self, kind: str, step: str) -> Done | None:
         """The last finished step of this kind and name, whatever its key."""
-        found = [_read_done(path.parent) for path in (self.work / kind).glob("*/done.json")]
-        return max(
-            (done for done in found if done and done.step == step),
-            key=lambda done: done.finished,
-            default=None,
-        )
+        if kind not in self._newest:
+            found = [_read_done(path.parent) for path in (self.work / kind).glob("*/done.json")]
+            whole = sorted((done for done in found if done), key=lambda done: done.finished)
+            self._newest[kind] = {done.step: done for done in whole}
+        return self._newest[kind].get(step)
 
     def begin(self, attempt: Attempt) -> Path:
         """Make or reuse the step's folder. What was made from other inputs is moved aside, never deleted."""
@@ -142,6 +142,8 @@ class Store:
             attempt.run,
         )
         write_json(place / "done.json", {"schema": _SCHEMA, **asdict(done)})
+        if attempt.kind in self._newest:
+            self._newest[attempt.kind][attempt.step] = done
         return done
 
 

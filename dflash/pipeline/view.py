@@ -6,10 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
+from dflash.pipeline.policy import LEFT_OUT
+
 _LINE_INTERVAL_S = 5.0
 _BAR = 12  # columns
 
-IDLE = ("skipped", "blocked")
+IDLE = ("skipped", "blocked", LEFT_OUT)
 """What becomes of a step that does not run: its reason tells more than its time."""
 
 
@@ -135,7 +137,7 @@ class Bar:
             self._bar.remove_task(self._task)
             self._task = None
         tail = short_why(why) if status in IDLE else clock(seconds)
-        style = {"ok": "green", "skipped": "dim"}.get(status, "red")
+        style = {"ok": "green", "skipped": "dim", LEFT_OUT: "dim"}.get(status, "red")
         self._console.print(f"{step:<10} {status}: {tail}", markup=False, style=style)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mounts import small_file_system, unwritable
-from tests.pipeline.lab import LAST, SAMPLE, WORK, Lab, none_left
+from tests.pipeline.lab import SAMPLE, WORK, Lab, none_left
 
 
 @pytest.fixture
@@ -41,7 +41,6 @@ def ran(lab: Lab, finished: Path) -> Lab:
 def work(lab: Lab) -> Lab:
     """Two steps in a row, another that is independent of them, and a last one."""
     lab.file.write_text(WORK)
-    lab.declare(**LAST)
     return lab
 
 

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 
 from dflash.hosts.inventory import find_host
 from dflash.pipeline.events import read_jsonl
 from dflash.pipeline.keys import HOME, observe
 from dflash.pipeline.plan import Plan, make_plan
-from dflash.pipeline.policy import Limits, Retry
+from dflash.pipeline.redaction import Redaction
 from dflash.pipeline.request import request_of
 from dflash.pipeline.resuming import again, unfinished
 from dflash.pipeline.run import Outcome, execute
-from dflash.pipeline.schema import Pipeline, Step, load_pipeline
+from dflash.pipeline.schema import Pipeline, load_pipeline
 from dflash.pipeline.store import Store
 from dflash.pipeline.view import Lines
 from tests.pipeline.sample_kinds import KINDS
@@ -67,12 +67,11 @@ steps:
   - name: other
     uses: work
     with: {label: c}
+finally:
   - name: clean
     uses: work
     with: {label: d}
 """
-LAST = {"clean": {"is_last": True}}
-
 _RUNNER = """
 import sys
 from tests.pipeline.lab import Lab
@@ -95,18 +94,14 @@ class Lab:
         return self.root / "pipeline.yaml"
 
     def load(self, *overrides: str) -> Pipeline:
-        loaded = load_pipeline(self.file, KINDS, overrides)
-        return replace(loaded, steps=tuple(map(self._declared, loaded.steps)))
+        return load_pipeline(self.file, KINDS, overrides)
 
     def declare(self, **steps: dict[str, Any]) -> None:
-        """Give steps what a pipeline's file can say of how they are run."""
-        (self.root / "policies.json").write_text(json.dumps(steps))
-
-    def _declared(self, step: Step) -> Step:
-        policies = self.root / "policies.json"
-        return (
-            replace(step, **_policy(json.loads(policies.read_text()).get(step.name, {}))) if policies.exists() else step
-        )
+        """Add to what the file says of steps."""
+        document = yaml.safe_load(self.file.read_text())
+        for step in (*document["steps"], *document.get("finally", [])):
+            step.update(steps.get(step["name"], {}))
+        self.file.write_text(yaml.safe_dump(document, sort_keys=False))
 
     def plan(self, *overrides: str, host: str = "local") -> Plan:
         loaded, where = self.load(*overrides), find_host(host, self.root / "hosts.yaml")
@@ -125,9 +120,7 @@ class Lab:
 
     def resume(self, run: str = "") -> Outcome:
         """Go on with a run; the newest that did not end well without its id."""
-        plan, request = again(self.root, run or unfinished(self.root))
-        declared = tuple(replace(each, step=self._declared(each.step)) for each in plan.steps)
-        return self._execute(replace(plan, steps=declared), request)
+        return self._execute(*again(self.root, run or unfinished(self.root)))
 
     def _execute(self, plan: Plan, request: dict[str, Any]) -> Outcome:
         self.said = io.StringIO()
@@ -160,16 +153,6 @@ class Lab:
         raise AssertionError(f"no {event} of {step} within {within} s")
 
 
-def _policy(given: dict[str, Any]) -> dict[str, Any]:
-    made = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    if "retry" in made:
-        policy = made["retry"]
-        made["retry"] = Retry(**{**policy, "on": tuple(policy["on"])} if "on" in policy else policy)
-    if "limits" in made:
-        made["limits"] = Limits(**made["limits"])
-    return made
-
-
 def step_processes(root: Path) -> list[psutil.Process]:
     """Processes that belong to steps below `root`: keepers, steps, and what a step started."""
     found = []
@@ -191,6 +174,15 @@ def none_left(root: Path, within: float = 5.0) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def assert_hidden(secret: str, below: Path) -> None:
+    """Every byte of every file is looked at."""
+    files = [path for path in below.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    for path in files:
+        content = path.read_bytes()
+        assert not [form for form in Redaction([secret])._forms if form in content], path
 
 
 def _out_of(process: psutil.Process) -> str | None:

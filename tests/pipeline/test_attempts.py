@@ -17,9 +17,9 @@ from dflash.pipeline.policy import Limits
 from dflash.pipeline.record import load_record
 from dflash.pipeline.redaction import Redaction
 from tests.lab.service import wait_until
-from tests.pipeline.lab import LAST, Lab, end, none_left
+from tests.pipeline.lab import WORK, Lab, assert_hidden, end, none_left
 
-QUICK = {"backoff_s": 0.01}
+QUICK = {"backoff": 0.01}
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def attempts(record: dict[str, Any], step: str) -> list[tuple[str, str | None, i
 
 def test_a_step_that_succeeds_at_its_second_attempt_is_finished_like_any_other(work: Lab, tally: Path):
     given = [f"first.tally={tally}", "first.fails=1", "first.fault=lost"]
-    work.declare(**LAST, first={"retry": {"attempts": 3, **QUICK}})
+    work.declare(first={"retry": {"attempts": 3, **QUICK}})
     outcome = work.run(*given)
     assert outcome.exit_code == 0
     assert tally.read_text().splitlines() == ["begin a", "begin a", "end a"]
@@ -58,14 +58,14 @@ def test_a_step_that_succeeds_at_its_second_attempt_is_finished_like_any_other(w
     assert 0 <= events[1]["wait_s"] <= 0.01
     assert "first      attempt 1 of 3 failed, tries again in 0.0 s: step first: ssh:gpu1" in work.said.getvalue()
 
-    work.declare(**LAST)  # however often it may be tried is no part of its key
+    work.file.write_text(WORK)  # however often it may be tried is no part of its key
     again = work.run(*given).record
     assert statuses(again) == {"first": "skipped", "second": "skipped", "other": "skipped", "clean": "ok"}
     assert attempts(again, "first") == []
 
 
 def test_an_attempt_goes_on_from_what_the_one_before_left(lab: Lab):
-    lab.declare(train={"limits": {"timeout_s": 1.2}, "retry": {"attempts": 3, **QUICK}})
+    lab.declare(train={"timeout": 1.2, "retry": {"attempts": 3, **QUICK}})
     outcome = lab.run("train.steps=10", "train.seconds=0.1")
     assert outcome.exit_code == 0
     assert attempts(outcome.record, "train")[0] == ("failed", "timeout", 124)
@@ -73,7 +73,7 @@ def test_an_attempt_goes_on_from_what_the_one_before_left(lab: Lab):
 
 
 def test_what_a_policy_does_not_name_is_not_tried_again(work: Lab, tally: Path):
-    work.declare(**LAST, first={"retry": {"attempts": 3, **QUICK}})
+    work.declare(first={"retry": {"attempts": 3, **QUICK}})
     assert work.run(f"first.tally={tally}", "first.fails=1").exit_code == 1
     assert tally.read_text() == "begin a\n"
 
@@ -102,7 +102,7 @@ def test_a_step_that_does_not_make_what_it_promises_has_failed(work: Lab):
 
 def test_a_limit_ends_a_step_as_ctrl_c_does_and_says_where_it_is(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("dflash.pipeline.attempts.GRACE_S", 0.3)
-    lab.declare(train={"limits": {"no_output_s": 0.8}, "retry": {"attempts": 2, "on": ["timeout"]}})
+    lab.declare(train={"no_output_timeout": "0.8s", "retry": {"attempts": 2, "on": ["timeout"]}})
     outcome = lab.run("train.fault=deaf")
     assert outcome.exit_code == 124
     log = lab.runs()[-1] / "logs" / "train.log"
@@ -132,7 +132,7 @@ def test_a_growing_log_and_a_word_are_output(tmp_path: Path):
 
 
 def test_a_stop_while_a_step_waits_for_its_next_attempt_ends_at_once(work: Lab, tally: Path):
-    work.declare(**LAST, first={"retry": {"attempts": 2, "on": ["exit"], "backoff_s": 60}})
+    work.declare(first={"retry": {"attempts": 2, "on": ["exit"], "backoff": "1m"}})
     run = work.start(f"first.tally={tally}", "first.fails=1")
     folder = work.await_event("attempt_failed", "first")
     began = time.monotonic()
@@ -185,14 +185,6 @@ def test_a_secret_is_nowhere_below_the_root_and_in_nothing_that_is_said(
     said = capfd.readouterr()
     for text in (said.out, said.err, work.said.getvalue()):
         assert not any(form.decode() in text for form in Redaction([secret])._forms)
-
-
-def assert_hidden(secret: str, below: Path) -> None:
-    files = [path for path in below.rglob("*") if path.is_file()]
-    assert len(files) > 5
-    for path in files:
-        content = path.read_bytes()
-        assert not [form for form in Redaction([secret])._forms if form in content], path
 
 
 def test_a_secret_that_is_missing_is_told_before_anything_runs(work: Lab, monkeypatch: pytest.MonkeyPatch):

@@ -97,5 +97,5 @@ def test_words_that_no_program_can_be_given_and_names_that_are_one_are_refused(t
     for argv in ((), ("",), ("echo", "a\0b")):
         with pytest.raises(ValueError, match="argv"):
             CommandConfig(argv)
-    with pytest.raises(UsageError, match="would both be DFLASH_STEP_A_B"):
-        run(step(tmp_path, "true", **{"a-b": Path("/1"), "a_b": Path("/2")}))
+    with pytest.raises(UsageError, match="would both be DFLASH_STEP_A_B_1"):
+        run(step(tmp_path, "true", **{"a@b=1": Path("/1"), "a_b_1": Path("/2")}))

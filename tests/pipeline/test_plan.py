@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dflash.errors import StorageError
+from dflash.errors import ConfigError, StorageError
 from dflash.hosts.chain import Chain, Local
 from dflash.hosts.inventory import Host
+from dflash.pipeline.answer import plan_of
 from dflash.pipeline.keys import HOME, Surroundings, key_of, lock_id, observe
 from dflash.pipeline.plan import make_plan
+from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.schema import load_pipeline
 from dflash.pipeline.store import ABSENT, Store
 from tests.pipeline.lab import Lab
@@ -49,6 +51,87 @@ def test_of_a_borrowed_config_only_what_decides_the_result_makes_a_step_run_agai
     statuses = ran.statuses("train.optimizer.lr=0.5")
     assert (statuses["prewarm"], statuses["train"]) == ("skip", "run")
     assert ran.why("prewarm", "train.optimizer.betas=[0.5]") == ("borrowed.optimizer.betas: [0.9,0.95] -> [0.5]",)
+
+
+def test_a_changed_input_is_data_too(ran: Lab):
+    told = {each["name"]: each for each in ran.plan("train.steps=7", "train:env.A=b").as_json()["steps"]}
+    assert told["train"]["changes"] == [
+        {"field": "config.steps", "old": 5, "new": 7},
+        {"field": "env.A", "old": None, "new": "b"},
+    ]
+    assert told["train"]["why"] == ["config.steps: 5 -> 7", "env.A: added, b"]
+    assert [each["field"] for each in told["evaluate"]["changes"]] == ["inputs.train"]
+    assert told["target"]["changes"] == []
+
+
+def test_what_a_step_declares_is_in_its_key_where_it_may_decide_the_result(ran: Lab):
+    policy = ("retry=3", "timeout=1h", "no_output_timeout=5m", "when=host.gpus==0", "host=gpu1", "launcher=torchrun")
+    assert ran.statuses(*(f"train:{each}" for each in policy))["train"] == "skip"
+    declared = ["train:env.A=b", "train:outputs=['*.txt']", "train:secrets=[HF_TOKEN]"]
+    assert ran.why("train", *declared) == (
+        'outputs: added, ["*.txt"]',
+        "env.A: added, b",
+        'secrets: added, ["HF_TOKEN"]',
+    )
+
+
+def test_the_files_that_a_step_names_are_in_its_key(ran: Lab):
+    folder = ran.root / "corpus"
+    (folder / "deep").mkdir(parents=True)
+    for name in ("a.txt", "b.md", "deep/c.txt"):
+        (folder / name).write_text(name)
+    named = f"train:inputs=['{folder}/**/*.txt', '{folder}/deep', README.md]"
+    step = next(each for each in ran.plan(named).steps if each.step.name == "train")
+    assert [*step.fields["files"]] == [f"{folder}/a.txt", f"{folder}/deep/c.txt", "README.md"]
+    ran.run(named)
+    (folder / "b.md").write_text("is not among them")
+    assert ran.statuses(named)["train"] == "skip"
+    (folder / "a.txt").write_text("changed")
+    (why,) = ran.why("train", named)
+    assert why.startswith(f"files.{folder}/a.txt: {hashlib.sha256(b'a.txt').hexdigest()[:12]} -> ")
+
+
+def test_inputs_that_match_nothing_are_named_with_their_place(lab: Lab):
+    text = lab.file.read_text().replace("with: {text: hello}", "inputs: [README.md, 'corpus/*.txt']")
+    lab.file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        lab.plan()
+    assert str(caught.value) == (
+        f"{lab.file}:8:25: no file matches 'corpus/*.txt'; check it: what is relative begins in the project's folder; "
+        "or remove it"
+    )
+
+
+def test_a_step_whose_condition_does_not_hold_is_left_out_and_so_is_what_needs_it(lab: Lab):
+    plan = lab.plan("train:when=host.gpus >= 8", "train.gpus=8", "prewarm:when=steps.check.ok")
+    assert {each.step.name: each.status for each in plan.steps} == {
+        "check": "run",
+        "target": "run",
+        "prewarm": "run",
+        "train": LEFT_OUT,
+        "evaluate": LEFT_OUT,
+    }
+    assert [each.why[-1] for each in plan.steps[2:]] == [
+        "if then steps.check.ok",
+        "it runs only if host.gpus >= 8",
+        "it needs train, which is left out",
+    ]
+    assert [each.step.name for each in plan.steps if each.needs_gpu] == ["prewarm"]
+
+
+def test_a_combination_that_is_left_out_takes_only_its_own_with_it(lab: Lab):
+    text = lab.file.read_text() + "  - {name: sum, uses: check, needs: [evaluate]}\n"
+    lab.file.write_text(text.replace("    with: {text: hello}", "    matrix: {x: [1, 2]}\n    when: matrix.x == 1"))
+    assert {name: status for name, status in lab.statuses().items() if status == LEFT_OUT} == dict.fromkeys(
+        ["target@x=2", "train@x=2", "evaluate@x=2"], LEFT_OUT
+    )
+    assert set(lab.statuses("target:when=false").values()) == {"run", LEFT_OUT}
+    assert lab.why("sum", "target:when=false") == ("it needs evaluate, which is left out",)
+
+
+def test_a_plan_from_another_machine_says_the_same_of_its_steps(ran: Lab):
+    told = json.loads(json.dumps(ran.plan("train.steps=7", "train:when=host.gpus == 0").as_json()))
+    assert plan_of(told, told["file"], Host("local", Chain((Local(),)))).as_json()["steps"] == told["steps"]
 
 
 def test_a_changed_surrounding_is_named(ran: Lab):

@@ -23,6 +23,7 @@ steps:
   - name: flaky
     uses: work
     needs: [first]
+    retry: {attempts: 2, backoff: 0.1}
     with: {label: flaky, tally: TALLY, seconds: 0.05, fails: 1, fault: lost}
   - name: beside
     uses: work
@@ -31,11 +32,11 @@ steps:
     uses: work
     needs: [flaky, beside]
     with: {label: both, tally: TALLY}
+finally:
   - name: clean
     uses: work
     with: {label: clean, tally: TALLY}
 """
-DECLARED = {"flaky": {"retry": {"attempts": 2, "backoff_s": 0.1}}, "clean": {"is_last": True}}
 ORDINARY = ("first", "flaky", "beside", "both")
 
 
@@ -45,7 +46,6 @@ def lines(root: Path, tally: Path) -> Lab:
     tally.write_text("")
     lab = Lab(root)
     lab.file.write_text(LINES.replace("TALLY", str(tally)))
-    lab.declare(**DECLARED)
     return lab
 
 

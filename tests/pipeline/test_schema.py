@@ -5,11 +5,23 @@ from __future__ import annotations
 import pytest
 
 from dflash.errors import ConfigError, UsageError
+from dflash.pipeline.launchers.config import Slurm, Threads, Torchrun
+from dflash.pipeline.policy import REASONS, Limits, Retry
 from tests.pipeline.lab import Lab
 from tests.pipeline.sample_kinds import Optimizer, TrainConfig
 
 TARGET = "  - {name: target, uses: target}\n"
 TRAIN = "  - name: train\n    uses: train\n    needs: [target]\n"
+
+
+def only(keys: str) -> str:
+    """A pipeline of one step that declares these keys."""
+    return f"name: x\nsteps:\n  - {{name: a, uses: target, {keys}}}\n"
+
+
+def trained(keys: str) -> str:
+    """A pipeline whose training declares these keys, from line 7 on."""
+    return f"name: x\nsteps:\n{TARGET}{TRAIN}    {keys}\n"
 
 
 def test_a_step_has_its_kinds_config_with_defaults(lab: Lab):
@@ -111,6 +123,147 @@ def test_a_mistake_is_named_with_its_place(lab: Lab, text: str, place: str, says
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("keys", "place", "says"),
+    [
+        ("timeout: 20 min", "3:38", "'20 min' is no duration: write 90s, 20m, 4h, 2d or a number of seconds above 0"),
+        ("timeout: true", "3:38", "True is no duration"),
+        ("no_output_timeout: -5", "3:48", "-5 is no duration"),
+        ("timout: 5s", "3:29", "unknown key 'timout'; did you mean 'timeout'?"),
+        ("retry: 0", "3:36", "must be greater than or equal to 1, not 0"),
+        ("retry: many", "3:36", 'must be a map, not "many"'),
+        ("retry: {backoff: 1s}", "3:36", "the key 'attempts' is missing"),
+        ("retry: {attempts: 2, jitter: 2}", "3:58", "must be less than or equal to 1, not 2"),
+        ("retry: {attempts: 2, max_backof: 2s}", "3:50", "did you mean 'max_backoff'?"),
+        ("retry: {attempts: 2, on: []}", "3:54", "should have at least 1 item"),
+        ("retry: {attempts: 2, on: [time out]}", "3:55", "did you mean 'timeout'?"),
+        ("retry: {attempts: 2, on: [lost connection]}", "3:55", "did you mean 'lost_connection'?"),
+        ("retry: {attempts: 2, on: [timeout, 256]}", "3:64", "256 is no reason and no exit status from 1 to 255"),
+        ("inputs: ['']", "3:38", "should have at least 1 character"),
+        ("inputs: corpus", "3:37", 'must be a list, not "corpus"'),
+        ("outputs: [/tmp/x]", "3:39", "'/tmp/x' is no pattern of files below the step's own folder"),
+        ("outputs: [a/../../b]", "3:39", "is no pattern of files below"),
+        ("env: {OMP-THREADS: '1'}", "3:35", "'OMP-THREADS' can not name a variable"),
+        ("env: {DEBUG: true}", "3:42", "True is not text; put it in quotes"),
+        ("env: {RATE: 1.50}", "3:41", "1.5 is not text; put it in quotes"),
+        (
+            "secrets: [hf_token]",
+            "3:39",
+            "'hf_token' names no secret: write the name of a variable in capitals, as in HF_TOKEN",
+        ),
+        ("secrets: [HF_TOKEN], env: {HF_TOKEN: x}", "3:56", "HF_TOKEN is among the secrets, too"),
+        ("host: gpu 1", "3:35", "'gpu 1' names no host; write a name of hosts.yaml, or a chain"),
+        ("host: 'shh:gpu1'", "3:35", "there is no hop 'shh'; did you mean 'ssh'?"),
+        ("launcher: torchrun", "3:29", "a step of kind 'target' has no workers to start"),
+        ("when: 3", "3:35", "must be a valid string, not 3"),
+        ("when: steps.b.status == 'ok'", "3:35", "there is no step 'b'"),
+        ("when: host.gpus > 1 and hots.gpus < 3", "3:53", "there is no 'hots' to ask for; did you mean 'host'?"),
+        ("when: 'host.gpus > 1 and host.gpu < 3'", "3:54", "host has no 'gpu'; did you mean 'gpus'?"),
+        ("when: failed", "3:35", "only a step of finally: may ask whether one failed before"),
+    ],
+)
+def test_a_mistake_in_what_a_step_declares_is_named_with_its_place(lab: Lab, keys: str, place: str, says: str):
+    lab.file.write_text(only(keys))
+    with pytest.raises(ConfigError) as caught:
+        lab.load()
+    assert str(caught.value).startswith(f"{lab.file}:{place}: ")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "place", "says"),
+    [
+        ("launcher: torchrnu", "7:15", "there is no launcher 'torchrnu'; did you mean 'torchrun'?"),
+        ("launcher: {hosts: [a]}", "7:15", "say its kind; known launchers: slurm, threads, torchrun"),
+        ("launcher: {kind: torchrun, host: [a]}", "7:32", "unknown key 'host'; did you mean 'hosts'?"),
+        ("launcher: {kind: torchrun, hosts: [a b]}", "7:40", "'a b' names no host"),
+        ("launcher: {kind: slurm, nodes: two}", "7:36", 'must be a valid integer, not "two"'),
+        ("when: steps.trget.status == 'ok'", "7:11", "there is no step 'trget'; did you mean 'target'?"),
+    ],
+)
+def test_a_mistake_in_what_a_training_declares_is_named_with_its_place(lab: Lab, keys: str, place: str, says: str):
+    lab.file.write_text(trained(keys))
+    with pytest.raises(ConfigError) as caught:
+        lab.load()
+    assert str(caught.value).startswith(f"{lab.file}:{place}: ")
+    assert says in str(caught.value)
+
+
+def test_what_a_step_declares_is_read(lab: Lab):
+    lab.file.write_text(
+        only(
+            "retry: {attempts: 4, on: [lost_connection, exit, 75], backoff: 1m, max_backoff: 2h, jitter: 0}, "
+            "timeout: 2d, no_output_timeout: 90.5, inputs: [docs/*.md], outputs: ['**/*.txt'], "
+            "env: {OMP_NUM_THREADS: 4, NAME: text}, secrets: [HF_TOKEN], host: ssh:root@gpu1, when: host.gpus == 0"
+        )
+    )
+    step = lab.load().step("a")
+    assert step.retry == Retry(4, ("lost", "exit", 75), 60.0, 7200.0, 0.0)
+    assert step.limits == Limits(172800.0, 90.5)
+    assert (step.inputs, step.outputs) == (("docs/*.md",), ("**/*.txt",))
+    assert (step.env, step.secrets) == ({"OMP_NUM_THREADS": "4", "NAME": "text"}, ("HF_TOKEN",))
+    assert (step.host, step.when, step.is_last) == ("ssh:root@gpu1", "host.gpus == 0", False)
+
+
+def test_a_step_that_declares_nothing_has_the_policys_own_defaults(lab: Lab):
+    step = lab.load().step("train")
+    assert (step.retry, step.limits, step.launcher, step.host) == (Retry(), Limits(), None, None)
+
+
+def test_a_number_of_attempts_is_a_whole_retry(lab: Lab):
+    lab.file.write_text(only("retry: 3"))
+    assert lab.load().step("a").retry == Retry(attempts=3)
+
+
+def test_every_reason_to_try_again_can_be_written(lab: Lab):
+    lab.file.write_text(only("retry: {attempts: 2, on: [timeout, no_output, lost_connection, out_of_memory, exit]}"))
+    assert lab.load().step("a").retry.on == REASONS
+
+
+@pytest.mark.parametrize(
+    ("launcher", "is_read_as"),
+    [
+        ("threads", Threads()),
+        ("torchrun", Torchrun()),
+        ("{kind: torchrun, hosts: [gpu1, 'ssh:gpu2'], port: 29401}", Torchrun(("gpu1", "ssh:gpu2"), 29401)),
+        ("{kind: slurm, nodes: 2}", Slurm(nodes=2)),
+    ],
+)
+def test_a_training_says_how_its_workers_are_started(lab: Lab, launcher: str, is_read_as: object):
+    lab.file.write_text(trained(f"launcher: {launcher}"))
+    assert lab.load().step("train").launcher == is_read_as
+
+
+FINALLY = "finally:\n  - {name: tidy, uses: check, needs: [train], when: failed}\n"
+
+
+def test_what_is_in_finally_comes_last_and_may_ask_whether_a_step_failed(lab: Lab):
+    lab.file.write_text(FINALLY + lab.file.read_text())
+    last = lab.load("tidy.min_disk_gib=2").steps[-1]
+    assert (last.name, last.is_last, last.when, last.config.min_disk_gib) == ("tidy", True, "failed", 2.0)
+    assert not any(step.is_last for step in lab.load().steps[:-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "says"),
+    [
+        ("  - {name: late, uses: check, needs: [tidy]}\n", "7:39", "needs 'tidy', which is in finally:"),
+        ("  - {name: tidy, uses: check}\n", "9:12", "the name 'tidy' is already given to a step on line 7"),
+    ],
+)
+def test_nothing_needs_what_is_in_finally(lab: Lab, text: str, place: str, says: str):
+    lab.file.write_text(f"name: x\nsteps:\n{TARGET}{TRAIN}{text}{FINALLY}")
+    with pytest.raises(ConfigError, match=says) as caught:
+        lab.load()
+    assert str(caught.value).startswith(f"{lab.file}:{place}: ")
+
+
+def test_what_is_in_finally_is_given_nothing(lab: Lab):
+    lab.file.write_text(lab.file.read_text() + "finally:\n  - {name: e, uses: evaluate, needs: [train]}\n")
+    with pytest.raises(ConfigError, match=r"in finally: nothing is sure to be made; move it to steps:"):
+        lab.load()
+
+
 def test_set_changes_a_steps_configuration(lab: Lab):
     config = lab.load("train.steps=7", "train.optimizer.lr=1e-4", "train.devices=[cuda:0]").step("train").config
     assert (config.steps, config.optimizer.lr, config.devices) == (7, 1e-4, ("cuda:0",))
@@ -118,9 +271,22 @@ def test_set_changes_a_steps_configuration(lab: Lab):
     assert lab.load("evaluate.prompts=9").step("evaluate").config.prompts == 9
 
 
+def test_set_with_a_colon_changes_what_a_step_declares_itself(lab: Lab):
+    step = lab.load("train:timeout=2h", "train:env.NAME=x", "train:retry=2", "train:launcher=torchrun").step("train")
+    assert (step.limits.timeout_s, step.env, step.retry.attempts) == (7200.0, {"NAME": "x"}, 2)
+    assert step.launcher == Torchrun()
+    assert step.config.steps == 5
+
+
 @pytest.mark.parametrize(
     ("override", "says"),
     [
+        ("train:timeout=20 min", "'20 min' is no duration"),
+        ("train:timout=20m", "unknown key 'timout'; did you mean 'timeout'?"),
+        ("trian:timeout=20m", "the pipeline has no step 'trian'; did you mean 'train'?"),
+        ("train:=3", "this is not step.key=value; try --set train.steps=100, or --set train:timeout=2h"),
+        ("train:when=hots.gpus", "did you mean 'host'?"),
+        ("train:needs.x=3", "'train.needs' is not a map, so nothing in it can be set"),
         ("train.steps", "this is not step.key=value"),
         ("steps=3", "this is not step.key=value"),
         ("trian.steps=3", "the pipeline has no step 'trian'; did you mean 'train'?"),
