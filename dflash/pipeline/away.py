@@ -22,7 +22,7 @@ from dflash.atomic import write_json
 from dflash.environments.installed import parse_stamp
 from dflash.environments.lock import read_lock
 from dflash.environments.remote import ID_LENGTH, HostEnvironments, Tell
-from dflash.errors import BusyError, DataError, DFlashError, UsageError, storage_error
+from dflash.errors import BusyError, DFlashError, UsageError, storage_error
 from dflash.hosts import jobs
 from dflash.hosts.command import Command, Script
 from dflash.hosts.connection import Connection
@@ -183,20 +183,6 @@ def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = Fa
     return errand, folder
 
 
-def origin_of(folder: Path) -> Origin:
-    """Where the source of a run came from, as its folder here says. Raises DataError where that is damaged, or
-    StorageError."""
-    try:
-        commit = json.loads((folder / "source.json").read_bytes())["commit"]
-        patch = folder / "source.patch"
-        return Origin(commit, patch.read_bytes() if patch.exists() else b"")
-    except (ValueError, KeyError, TypeError):
-        cure = "./inv train --host with the same options starts anew, and skips what is finished"
-        raise DataError("is damaged", where=str(folder / "source.json"), cure=cure) from None
-    except OSError as failure:
-        raise storage_error(failure, failure.filename or folder) from failure
-
-
 def _environment(
     connection: Connection, host: Host, order: Order, tell: Tell, looks_only: bool
 ) -> tuple[str, str, str]:
@@ -244,11 +230,19 @@ def _errand(ready: Ready, run: str, waits: bool) -> Errand:
         generation=ready.generation,
         python=ready.python,
         source=ready.source,
-        request={**ready.request, "sender": asdict(Sender(run, owner(), origin.commit, origin.dirty, waits))},
+        request={
+            **ready.request,
+            "sender": asdict(Sender(run, owner(), origin.commit, origin.dirty, waits)),
+            "known": {**_predecessor(resumes), **ready.request.get("known", {}), "source": origin.to_json()},
+        },
         started=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         first=resumes.first if resumes else run,
         lock=ready.lock,
     )
+
+
+def _predecessor(resumes: Errand | None) -> dict[str, Any]:
+    return {"predecessor": {"run": resumes.run, "how": "resumed"}} if resumes else {}
 
 
 def owner() -> str:
@@ -261,18 +255,11 @@ def owner() -> str:
 
 
 def _write(ready: Ready, errand: Errand, folder: Path) -> None:
-    origin = ready.origin
-    code = {"commit": origin.commit, "dirty": origin.dirty, "digest": PurePosixPath(errand.source).name}
-    write_json(folder / "source.json", code)
-    if origin.patch:
-        (folder / "source.patch").write_bytes(origin.patch)
+    origin = replace(ready.origin, digest=PurePosixPath(errand.source).name)
+    origin.keep(folder)
     write_json(folder / "plan.json", ready.plan.as_json())
     errand.write(folder)
-    write_json(folder / "record.json", new_record(errand.run, ready.plan, Path(errand.root), _sender(errand)))
-
-
-def _sender(errand: Errand) -> Sender:
-    return Sender(**errand.request["sender"])
+    write_json(folder / "record.json", new_record(errand.run, ready.plan, Path(errand.root), origin.to_json()))
 
 
 def _variables(errand: Errand) -> dict[str, str]:

@@ -4,8 +4,10 @@
     PYTHON -P -m dflash.pipeline.far run ROOT REQUEST     the request in a file
 
 A request is {"pipeline": {"name", "text"}, "overrides": [...], "host": {"name", "gpus"}, "kinds": import path}, and for
-a run also "sender": the fields of record.Sender. `plan` answers with {"plan": as plan.json, "held": who is at work in
-the root, or null}. `run` writes a line of JSON for each event that a view is told, and last {"event": "ended"}.
+a run also "sender": the fields of record.Sender. It may have "known", parts of the run's provenance, and "apart", a
+name under which everything is done anew, as keys.Surroundings has it. `plan` answers with {"plan": as plan.json,
+"held": who is at work in the root, or null}. `run` writes a line of JSON for each event that a view is told, and last
+{"event": "ended"}.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +93,8 @@ def planned(request: Mapping[str, Any], root: Path, folder: Path) -> Plan:
     """The plan here of what was sent."""
     pipeline = pipeline_of(request, folder)
     here = Host(request["host"]["name"], Chain((Local(),)), str(root), request["host"]["gpus"])
-    return make_plan(pipeline, here, observe(pipeline), Store(root))
+    around = replace(observe(pipeline), apart=request.get("apart", ""))
+    return make_plan(pipeline, here, around, Store(root))
 
 
 def plan(root: Path) -> dict[str, Any]:
@@ -106,9 +110,9 @@ def run(root: Path, file: Path) -> int:
     request = json.loads(file.read_bytes())
     telling = Telling()
     try:
-        outcome = execute(
-            planned(request, root, file.parent), root, telling, request["kinds"], Sender(**request["sender"])
-        )
+        sender = Sender(**request["sender"])
+        known = request.get("known") or {"source": {"commit": sender.commit, "dirty": sender.dirty}}
+        outcome = execute(planned(request, root, file.parent), root, telling, request["kinds"], sender, known)
         error, code = outcome.failure, outcome.exit_code
     except DFlashError as failure:
         error, code = failure, failure.exit_code
