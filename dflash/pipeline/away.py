@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
@@ -48,7 +48,8 @@ IMAGE = "/opt/env"
 class Order:
     """What is wanted: a checked pipeline with the `overrides` that it was read with, on a host, in the environment that
     is declared in a folder, made of `wheels` where it is not there. `check` is called before anything is done there,
-    and raises what keeps a run from starting."""
+    and raises what keeps a run from starting. `source` is what `snapshot` gives, of now where there is none, and `more`
+    what else the request says (dflash/pipeline/far.py)."""
 
     pipeline: Pipeline
     overrides: tuple[str, ...]
@@ -57,6 +58,8 @@ class Order:
     wheels: Path | None = None
     kinds: str = DEFAULT_KINDS
     check: Callable[[Host, Pipeline], object] = require_fit
+    source: tuple[bytes, Origin] | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     parcels = {each: parcel(each) for each in found if not each.is_there}
     home, there = look(connection, [each.name for each in found if each.is_there])
     require(found, there, connection.layer)
-    content, origin = snapshot(without=[path for packed in parcels.values() for path in packed.files.values()])
+    data = [path for packed in parcels.values() for path in packed.files.values()]
+    content, origin = order.source or snapshot(without=data)
     root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)
     host = replace(order.host, root=root)
     if not looks_only:
@@ -116,6 +120,7 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
         "overrides": [*order.overrides, *moved],
         "host": {"name": host.name, "gpus": host.gpus},
         "kinds": order.kinds,
+        **order.more,
     }
     plan, held = planned(connection, host, python, source, request)
     name = order.environment.name
@@ -233,7 +238,7 @@ def _errand(ready: Ready, run: str, waits: bool) -> Errand:
         request={
             **ready.request,
             "sender": asdict(Sender(run, owner(), origin.commit, origin.dirty, waits)),
-            "known": {**_predecessor(resumes), **ready.request.get("known", {}), "source": origin.to_json()},
+            "known": {**ready.request.get("known", {}), **_predecessor(resumes), "source": origin.to_json()},
         },
         started=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         first=resumes.first if resumes else run,

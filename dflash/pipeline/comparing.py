@@ -76,13 +76,16 @@ _RULES = (
 
 _NEVER = re.compile(
     r"source\.(?:remote|dirty)|environment\.(?:name|generation|min_driver)|config\.(?:text|overrides|argv|file|digest)"
+    r"|config\.steps\..*\bseed"
+    r"|variables\..*\.(?:PYTHONPATH|VIRTUAL_ENV|(?:DFLASH|MASTER|TORCHELASTIC|SLURM)_\w+|\w+_(?:DIR|HOME|CACHE|PTXAS_PATH))"
     r"|(?:cache|artifacts|metrics|attempts|predecessor)\b.*"
 )
-"""What came of a run, or is only good to know of it."""
+"""What came of a run, is only good to know of it, says where something lies, or is compared under another name."""
 
 _PACKAGES = ("environment", "packages")
-_OPEN: tuple[Path, ...] = (("config", "steps"), ("variables",), ("data",), ("seeds",), _PACKAGES)
-"""Maps in which something that only one side has is a difference, where both have the map; and those of `libraries`."""
+_OPEN: tuple[Path, ...] = (("config", "steps"), ("variables", "runner"), ("data",), ("seeds",), _PACKAGES)
+"""Maps in which something that only one side has is a difference, where both have the map; and those of each step in
+`libraries` and `variables`."""
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any], accepted: Sequence[str] = ()) -> list[Difference]:
@@ -125,6 +128,8 @@ def _root(path: Path) -> Path | None:
     """The open map that a field is in."""
     if path[0] == "libraries":
         return path[:2]
+    if path[:2] == ("variables", "steps"):
+        return path[:3]
     return next((root for root in _OPEN if path[: len(root)] == root), None)
 
 

@@ -3,12 +3,13 @@ done again, and one on another machine takes them along."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,8 @@ def origin(home: Path = HOME) -> Origin:
     """Where the source that runs here comes from, without packing it up. What can not be told, by git or of files that
     can not be read, is None: a run goes on without it. A checkout in which nothing was changed is asked only that."""
     try:
-        commit = _git(home, "rev-parse", "HEAD", "HEAD:./dflash").split()[0].decode()
-        if not _git(home, "status", "--porcelain", "--untracked-files=all"):
+        commit = git(home, "rev-parse", "HEAD", "HEAD:./dflash").split()[0].decode()
+        if not git(home, "status", "--porcelain", "--untracked-files=all"):
             return Origin(commit, b"", _remote(home))
         return snapshot(home)[1]
     except (DFlashError, IndexError):
@@ -117,7 +118,7 @@ def snapshot(home: Path = HOME, without: Collection[Path] = ()) -> tuple[bytes, 
 
 def _commit(home: Path) -> str | None:
     try:
-        return _git(home, "rev-parse", "HEAD").strip().decode()
+        return git(home, "rev-parse", "HEAD").strip().decode()
     except UsageError:
         if (home / ".git").exists():
             raise
@@ -127,7 +128,7 @@ def _commit(home: Path) -> str | None:
 def _remote(home: Path) -> str | None:
     """The address of `origin`, or else of the first remote that git names."""
     try:
-        lines = _git(home, "config", "--get-regexp", r"^remote\..*\.url$").decode(errors="replace").splitlines()
+        lines = git(home, "config", "--get-regexp", r"^remote\..*\.url$").decode(errors="replace").splitlines()
     except UsageError:  # there is none
         return None
     found = dict(line.split(" ", 1) for line in lines if " " in line)
@@ -136,7 +137,7 @@ def _remote(home: Path) -> str | None:
 
 
 def _listed(home: Path, *which: str) -> list[str]:
-    return [os.fsdecode(name) for name in _git(home, "ls-files", "-z", *which).split(b"\0") if name]
+    return [os.fsdecode(name) for name in git(home, "ls-files", "-z", *which).split(b"\0") if name]
 
 
 def _is_file(home: Path, name: str) -> bool:
@@ -174,22 +175,28 @@ def _patch(home: Path, tracked: list[str], names: list[str]) -> bytes:
 
     def index(names: Iterable[str], *how: str) -> None:
         paths = b"".join(os.fsencode(name) + b"\0" for name in names)
-        _git(home, "update-index", *how, "-z", "--stdin", more=apart, stdin=paths)
+        git(home, "update-index", *how, "-z", "--stdin", more=apart, stdin=paths)
 
-    with tempfile.TemporaryDirectory(prefix="dflash-patch-") as name:
-        objects = home / os.fsdecode(_git(home, "rev-parse", "--git-path", "objects").strip())
-        Path(name, "objects", "info").mkdir(parents=True)
-        Path(name, "objects", "info", "alternates").write_bytes(os.fsencode(objects.absolute()) + b"\n")
-        apart = {"GIT_INDEX_FILE": f"{name}/index", "GIT_OBJECT_DIRECTORY": f"{name}/objects"}
-        _git(home, "read-tree", "HEAD", more=apart)
+    with index_apart(home) as apart:
+        git(home, "read-tree", "HEAD", more=apart)
         index(sorted({*tracked} - {*names}), "--force-remove")
         index(names, "--add", "--replace")
         shown = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")
         without = "--ignore-submodules=all"  # which are not sent
-        return _git(home, "diff-index", "--cached", *shown, without, "HEAD", more=apart)
+        return git(home, "diff-index", "--cached", *shown, without, "HEAD", more=apart)
 
 
-def _git(home: Path, *words: str, more: Mapping[str, str] | None = None, stdin: bytes = b"") -> bytes:
+@contextlib.contextmanager
+def index_apart(home: Path) -> Iterator[dict[str, str]]:
+    """Variables with which git takes an index of its own, empty at first, and writes no object into the repository."""
+    with tempfile.TemporaryDirectory(prefix="dflash-index-") as name:
+        objects = home / os.fsdecode(git(home, "rev-parse", "--git-path", "objects").strip())
+        Path(name, "objects", "info").mkdir(parents=True)
+        Path(name, "objects", "info", "alternates").write_bytes(os.fsencode(objects.absolute()) + b"\n")
+        yield {"GIT_INDEX_FILE": f"{name}/index", "GIT_OBJECT_DIRECTORY": f"{name}/objects"}
+
+
+def git(home: Path, *words: str, more: Mapping[str, str] | None = None, stdin: bytes = b"") -> bytes:
     """What git says. Raises UsageError with its words where it fails, or there is none."""
     command = ["git", "-C", str(home), "-c", "core.safecrlf=false", *words]
     environ = {**os.environ, "LC_ALL": "C", **(more or {})}

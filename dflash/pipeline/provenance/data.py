@@ -32,14 +32,15 @@ def _files(planned: PlannedStep, hashes: Hashes, home: Path) -> Iterator[tuple[s
         names = planned.fields.get("fingerprint", {})
         yield from ((name, digest) for name, digest in names.items() if "/" not in name and "bytes" not in digest)
     for belonging in belongings_of(step):
-        yield from _hashed(belonging, hashes)
+        yield from hashed(belonging, hashes)
     for pattern in step.inputs:
         for name in sorted(glob.glob(pattern, root_dir=home, recursive=True)):
             if (home / name).is_file():
                 yield name, hashes.of(home / name)
 
 
-def _hashed(belonging: Belonging, hashes: Hashes) -> Iterator[tuple[str, str]]:
+def hashed(belonging: Belonging, hashes: Hashes) -> Iterator[tuple[str, str]]:
+    """Each file that a setting names here, by its name from beside that, and its SHA-256. Raises OSError."""
     files, _ = files_named(belonging.name)
     for name, path in sorted(files.items()):
         yield name, hashes.of(path)

@@ -27,7 +27,7 @@ MAPS = """\
 7f10c2b00000-7f10c2c00000 r-xp 00100000 fe:00 131 /envs/t/lib/python3.12/site-packages/nvidia/cublas/lib/libcublas.so.12
 7f10d0000000-7f10d0100000 r-xp 00000000 fe:00 132 /envs/t/lib/python3.12/site-packages/torch/lib/libtorch_cpu.so
 7f10d1000000-7f10d1100000 r-xp 00000000 fe:00 133 /usr/lib/x86_64-linux-gnu/libc.so.6
-7f10d1200000-7f10d1300000 r-xp 00000000 fe:00 134 /root/a folder/libgomp-24e2ab19.so.1.0.0
+7f10d1200000-7f10d1300000 r-xp 00000000 fe:00 134 /a folder/libgomp-24e2ab19.so.1.0.0
 7f10d1400000-7f10d1500000 r-xp 00000000 fe:00 135 /usr/lib/x86_64-linux-gnu/libexpat.so.1.8.10
 7f10d1600000-7f10d1700000 r-xp 00000000 fe:00 136 /tmp/libnccl.so.2 (deleted)
 7ffd3d5f2000-7ffd3d613000 rw-p 00000000 00:00 0 [stack]
@@ -37,7 +37,7 @@ MAPS = """\
 def test_of_what_a_process_has_mapped_the_libraries_that_compute_are_found():
     site = "/envs/t/lib/python3.12/site-packages"
     assert loaded(MAPS) == [
-        "/root/a folder/libgomp-24e2ab19.so.1.0.0",
+        "/a folder/libgomp-24e2ab19.so.1.0.0",
         f"{site}/nvidia/cublas/lib/libcublas.so.12",
         f"{site}/torch/lib/libtorch_cpu.so",
         "/usr/lib/x86_64-linux-gnu/libc.so.6",
