@@ -8,6 +8,7 @@ from invoke.tasks import task
 
 import tasks_cache
 import tasks_env
+import tasks_runs
 from dflash import cli, cli_check, cli_evaluate, cli_hosts, cli_images, cli_prewarm, cli_provision, cli_split, cli_train
 from dflash.cli_help import HELP, LOCAL, helped
 
@@ -301,3 +302,5 @@ namespace = Collection(
 )
 for each in (tasks_cache.namespace, tasks_env.namespace, Collection("image", image_verify)):
     namespace.add_collection(each)
+for each in tasks_runs.namespace.tasks.values():
+    namespace.add_task(each)

@@ -136,8 +136,9 @@ def _resume_here(run: str, folder: Path, as_json: bool) -> None:
 
 def _resume_away(run: str, folder: Path, wait: bool, as_json: bool) -> None:
     from dflash.hosts.reach import reach
-    from dflash.pipeline.away import again, origin_of
+    from dflash.pipeline.away import again
     from dflash.pipeline.errand import load_errand
+    from dflash.pipeline.source import origin_of
 
     before = load_errand(folder, run)
     with reach(before.where.chain) as connection:

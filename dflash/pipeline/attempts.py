@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class Job:
 @dataclass
 class Attempts:
     """Makes the attempts of one run, in its folder. `hidden` are the names of all secrets, which only the steps that
-    name them are given; `save` writes the record."""
+    name them are given; `save` writes the record. `observed` is what each step's process saw of itself."""
 
     folder: Path
     lock: int
@@ -55,6 +55,7 @@ class Attempts:
     hidden: frozenset[str]
     save: Callable[[], object]
     is_told_once: bool = False  # by ./inv stop, elsewhere
+    observed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def result(self, job: Job, noted: list[dict[str, Any]]) -> dict[str, Any] | None:
         """The step's result, after as many attempts as its policy allows; None when it was stopped. Each attempt is
@@ -116,6 +117,8 @@ class Attempts:
                     elif what == "note":
                         self.events.write("note", step=name, **event)
                         self.view.note(name, event["message"])
+                    elif what == "observed":
+                        self.observed[name] = event["observed"]
                     elif what == "result":
                         result = event["result"]
                     elif what == "error":

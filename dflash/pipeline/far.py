@@ -1,11 +1,12 @@
 """The far end of a run that was sent from another machine: plans there, and runs there as a detached job.
 
     PYTHON -P -m dflash.pipeline.far plan ROOT            the request on standard input
+    PYTHON -P -m dflash.pipeline.far data ROOT            the same
     PYTHON -P -m dflash.pipeline.far run ROOT REQUEST     the request in a file
 
 A request is as dflash/pipeline/request.py has it, and for a run also "sender": the fields of record.Sender. `plan`
-answers with {"plan": as plan.json, "held": who is at work in the root, or null}. `run` writes a line of JSON for each
-event that a view is told, and last {"event": "ended"}.
+answers with {"plan": as plan.json, "held": who is at work in the root, or null}; `data` with the hash of each file that
+is read, by step and name. `run` writes a line of JSON for each event that a view is told, and last {"event": "ended"}.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import Any
 
 from dflash.errors import DFlashError, as_answer
 from dflash.pipeline import lock
+from dflash.pipeline.provenance.data import data
+from dflash.pipeline.provenance.hashes import Hashes
 from dflash.pipeline.record import Sender
 from dflash.pipeline.request import planned
 from dflash.pipeline.run import execute
@@ -81,6 +84,12 @@ def plan(root: Path) -> dict[str, Any]:
     return {"plan": made.as_json(), "held": held and vars(held)}
 
 
+def read(root: Path) -> dict[str, dict[str, str]]:
+    """What `data` answers."""
+    with tempfile.TemporaryDirectory(prefix="dflash-data-") as folder, Hashes(root) as hashes:
+        return data(planned(json.load(sys.stdin), root, Path(folder)), hashes)
+
+
 def run(root: Path, file: Path) -> int:
     """Run what the request in `file` asks for, and tell of it; the exit status of the run."""
     request = json.loads(file.read_bytes())
@@ -103,7 +112,7 @@ def main() -> int:
         place = Path(root).expanduser().absolute()
         if role == "run":
             return run(place, Path(*words))
-        print(json.dumps(plan(place)))
+        print(json.dumps(read(place) if role == "data" else plan(place)))
     except Exception as failure:
         if not isinstance(failure, DFlashError):
             traceback.print_exception(failure)

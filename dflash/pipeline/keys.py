@@ -28,13 +28,15 @@ PACKAGE = HOME / "dflash"
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What decides a result besides the pipeline's file: all plain text, so that keys are a pure function."""
+    """What decides a result besides the pipeline's file: all plain text, so that keys are a pure function. What is done
+    `apart`, under a name of its own, shares no folder with anything else: it is all done again."""
 
     lock: str
     python: str
     sources: Mapping[str, Mapping[str, str]]  # kind -> source file -> hash
     fingerprints: Mapping[str, Mapping[str, str]]  # step -> outside input -> hash
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # step -> file of its `inputs` -> hash
+    apart: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,7 @@ def key_fields(step: Step, pipeline: Pipeline, surroundings: Surroundings, keys:
         "inputs": {kind: keys[name] for kind, name in step.takes.items()},
         "fingerprint": dict(surroundings.fingerprints[step.name]),
         **{name: value for name, value in declared.items() if value},  # without them, a key is what it always was
+        **({"apart": surroundings.apart} if surroundings.apart else {}),
     }
 
 

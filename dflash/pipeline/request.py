@@ -3,6 +3,9 @@ on with whatever has become of the pipeline's file.
 
     {"pipeline": {"name", "file", "text"}, "overrides": [...], "host": {"name", "gpus"}, "kinds": import path,
      "folder": where relative paths begin (null for a run elsewhere), "secrets": their names, "resumes": a run or null}
+
+It may have "known", parts of the run's provenance, and "apart", a name under which everything is done anew, as
+keys.Surroundings has it.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ def planned(request: Mapping[str, Any], root: Path, folder: Path) -> Plan:
     """The plan on this machine of what is asked."""
     pipeline = pipeline_of(request, folder)
     here = Host(request["host"]["name"], Chain((Local(),)), str(root), request["host"]["gpus"])
-    return make_plan(pipeline, here, observe(pipeline), Store(root))
+    around = replace(observe(pipeline), apart=request.get("apart", ""))
+    return make_plan(pipeline, here, around, Store(root))
 
 
 def load_request(folder: Path) -> dict[str, Any]:

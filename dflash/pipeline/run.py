@@ -24,10 +24,12 @@ from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
 from dflash.pipeline.policy import LEFT_OUT
+from dflash.pipeline.provenance import manifest
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
 from dflash.pipeline.redaction import Redaction, secrets_of
 from dflash.pipeline.request import FILE
 from dflash.pipeline.schema import Step
+from dflash.pipeline.source import origin
 from dflash.pipeline.stopping import Stops
 from dflash.pipeline.store import Attempt, Done, Store
 from dflash.pipeline.view import View
@@ -119,6 +121,7 @@ class _Run:
     log: EventLog
     sender: Sender | None = None
     request: Mapping[str, Any] | None = None
+    known: Mapping[str, Any] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
     memory: Memory = field(default_factory=Memory)
     stops: Stops = field(default_factory=Stops)
@@ -130,8 +133,11 @@ class _Run:
         write_json(self.folder / "plan.json", self.plan.as_json())
         if self.request:
             write_json(self.folder / FILE, self.request)
-        self.record = new_record(self.folder.name, self.plan, self.root, self.sender)
+        self.known = self._known()
+        self.record = new_record(self.folder.name, self.plan, self.root, self.known["source"])
         self.record["resumes"] = self.request["resumes"] if self.request else None
+        self._save()
+        self.record["provenance"] = manifest.begun(self.plan, self.root, self.kinds, self.known)
         self.attempts = self._attempts()
         self._save()
         self.log.write("run_started", run=self.folder.name)
@@ -226,7 +232,7 @@ class _Run:
             assert found is not None
             self.done[step.name] = found
             entry.update(status="skipped", seconds=0.0, result=found.result)
-            lift(self.record, kind.name, found.result)
+            self._note_made(planned, found)
             return
         clock = Clock()
         entry.update(status="running", started=round(time.time(), 3))
@@ -241,14 +247,33 @@ class _Run:
             result = self.attempts.result(job, entry["attempts"])
             if result is None:
                 return
-            done = self.store.finish(attempt, planned.fields, result, clock.seconds())
+            done = self.store.finish(
+                attempt, planned.fields, result, clock.seconds(), self.attempts.observed.get(step.name)
+            )
         except OSError as failure:
             raise storage_error(failure, failure.filename or self.store.work) from failure
         finally:
             entry.update(seconds=clock.seconds(), peak_rss_mb=self.memory.step_mb)
         self.done[step.name] = done
         entry.update(status="ok", result=result)
-        lift(self.record, kind.name, result)
+        self._note_made(planned, done)
+
+    def _known(self) -> dict[str, Any]:
+        """What is known of the provenance, part by part, before anything is looked at. Whoever sent a run has its
+        source; of one that is from here, it is kept."""
+        known = dict((self.request or {}).get("known") or {})
+        if "source" not in known and self.sender:
+            known["source"] = {"commit": self.sender.commit, "dirty": self.sender.dirty}
+        elif "source" not in known:
+            found = origin()
+            found.keep(self.folder)
+            known["source"] = found.to_json()
+        return known
+
+    def _note_made(self, planned: PlannedStep, done: Done) -> None:
+        lift(self.record, planned.step.kind.name, done.result)
+        folder = self.store.folder(planned.step.kind.name, planned.key)
+        manifest.add(self.record["provenance"], planned.step.name, done, folder)
 
     def _spec(self, step: Step, out: Path, log: Path) -> dict[str, Any]:
         lender = self.plan.pipeline.step(step.borrows) if step.borrows else None

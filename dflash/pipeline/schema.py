@@ -57,12 +57,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A checked pipeline; `steps` in an order in which each follows what it needs, else as in the file."""
+    """A checked pipeline; `steps` in an order in which each follows what it needs, else as in the file. `overrides` are
+    those that it was read with."""
 
     name: str
     description: str
     file: str
     steps: tuple[Step, ...]
+    overrides: tuple[str, ...] = ()
 
     def step(self, name: str) -> Step:
         """The step called `name`. Raises KeyError."""
@@ -95,7 +97,7 @@ def load_pipeline(file: str | Path, kinds: Mapping[str, StepKind], overrides: Se
     making = _Making(document, kinds, steps, takes, axes_of(steps, order, takes, document))
     made = {name: making.of(name) for name in order}
     whole = tuple(making.with_lender(step, made) for each in made.values() for step in each)
-    return Pipeline(entry.name, entry.description, str(file), whole)
+    return Pipeline(entry.name, entry.description, str(file), whole, tuple(overrides))
 
 
 class _Making:
