@@ -1,9 +1,25 @@
-"""What differs between two runs, field by field, from their records."""
+"""What differs between two runs, field by field, from their records; or between a run and a machine that is to do it
+again, of which less is known. Pure: records are data, and so is what comes out.
+
+A field is a path into the provenance of a record (dflash/pipeline/provenance/), such as `environment.packages.torch`.
+What one side does not know is not compared.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any, Literal
+
+from packaging.version import InvalidVersion, Version
+
+from dflash.environments.diff import Description
+from dflash.environments.diff import compare as compare_environments
+
+Severity = Literal["tolerable", "blocking"]
+Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -14,5 +30,178 @@ class Difference:
     field: str
     old: Any
     new: Any
-    severity: Literal["tolerable", "blocking"]
+    severity: Severity
     cause: str = ""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What a difference in the fields that `pattern` matches means. In `cause`, {name} is the field's last word, {step}
+    that after its first, {old} and {new} are the values."""
+
+    pattern: str
+    severity: Severity
+    cause: str
+
+
+_RULES = (
+    _Rule(r"data\..+", "blocking", "step {step} reads other data: {name}"),
+    _Rule(r"seeds\.steps\..+", "blocking", "another seed: other random numbers from the first step on"),
+    _Rule(r"config\.steps\.\w[\w-]*\.(?:\w+\.)*(?:threads|prefetch)", "tolerable", "work is shared out in another way"),
+    _Rule(
+        r"config\.steps\.\w[\w-]*\.(?:checkpoint_every|evaluate_every|min_\w+|compile_test)",
+        "tolerable",
+        "it decides nothing about what is learnt",
+    ),
+    _Rule(r"config\.steps\.[\w-]+", "blocking", "only one of the pipelines has this step"),
+    _Rule(r"config\..+", "blocking", "another setting"),
+    _Rule(r"source\..+", "blocking", "other code: look at `git diff` between the two"),
+    _Rule(r"environment\.torch", "blocking", "another torch: other kernels, other order of sums"),
+    _Rule(r"environment\.(?:python|machine|packages\..+)", "blocking", ""),  # dflash/environments/diff.py judges these
+    _Rule(r"environment\.lock", "blocking", "another lock: other packages"),
+    _Rule(r"libraries\.[^.]+\.lib(?:c|m|pthread|dl|rt|stdc\+\+|gcc_s)\.so.*", "tolerable", "another system's {name}"),
+    _Rule(r"libraries\..+", "blocking", "other bytes of {name}, which computes or communicates"),
+    _Rule(r"seeds\.flags\..+", "tolerable", "a flag that decides which kernels run, or in which order they add"),
+    _Rule(r"gpus\.models", "tolerable", "another GPU: other kernels, so other bits"),
+    _Rule(r"gpus\.(?:cuda|cudnn|nccl)", "tolerable", "another {name}: it may choose other algorithms"),
+    _Rule(r"gpus\.driver", "tolerable", "another driver: it compiles PTX and schedules in its own way"),
+    _Rule(r"variables\..+", "tolerable", "{name} can change what is run, or on how many threads"),
+    _Rule(r"gpus\.topology", "tolerable", "GPUs reach each other by other ways: sums may be taken in another order"),
+    _Rule(r"gpus\.(?:processor|cpus)", "tolerable", "another processor: other instructions, other order of sums"),
+    _Rule(r"environment\.libc", "tolerable", "another C library: other rounding of exp and log, perhaps"),
+    _Rule(r"environment\..+", "tolerable", "the environment was made in another way"),
+    _Rule(r".+", "tolerable", "it is another"),
+)
+"""The likeliest cause of other numbers first."""
+
+_NEVER = re.compile(
+    r"source\.(?:remote|dirty)|environment\.(?:name|generation|min_driver)|config\.(?:text|overrides|argv|file|digest)"
+    r"|(?:cache|artifacts|metrics|attempts|predecessor)\b.*"
+)
+"""What came of a run, or is only good to know of it."""
+
+_PACKAGES = ("environment", "packages")
+_OPEN: tuple[Path, ...] = (("config", "steps"), ("variables",), ("data",), ("seeds",), _PACKAGES)
+"""Maps in which something that only one side has is a difference, where both have the map; and those of `libraries`."""
+
+
+def compare(old: Mapping[str, Any], new: Mapping[str, Any], accepted: Sequence[str] = ()) -> list[Difference]:
+    """What differs between a run's record and another's, or what a machine was found to be in the same shape; blocking
+    ones first, and of each the likeliest cause of other numbers first. What a person has `accepted`, fields or the
+    beginnings of some, blocks nothing."""
+    before, after = _flat(_known(old)), _flat(_known(new))
+    found = list(_differences(before, after))
+    ranked = sorted(found, key=lambda each: (each.severity != "blocking", _rank(each.field), each.field))
+    return [replace(each, severity="tolerable") if _is_accepted(each.field, accepted) else each for each in ranked]
+
+
+def same(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
+    """How many fields both know and have the same values."""
+    before, after = _flat(_known(old)), _flat(_known(new))
+    shared = before.keys() & after.keys()
+    return sum(_is_same(path, before[path], after[path]) for path in _comparable(before, after) if path in shared)
+
+
+def _is_accepted(field: str, accepted: Sequence[str]) -> bool:
+    return any(field == each or field.startswith(f"{each}.") for each in accepted)
+
+
+def _known(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The provenance; of a run from before there was one, what its record has of it."""
+    if provenance := record.get("provenance"):
+        return dict(provenance)
+    names = {"lock": "lock_id", "python": "python", "torch": "torch"}
+    environment = {name: record.get(there) for name, there in names.items()}
+    return {"source": {"commit": record.get("commit")}, "environment": environment}
+
+
+def _flat(value: Any, path: Path = ()) -> dict[Path, Any]:
+    if isinstance(value, Mapping):
+        return {inner: leaf for name, each in value.items() for inner, leaf in _flat(each, (*path, str(name))).items()}
+    return {path: value}
+
+
+def _root(path: Path) -> Path | None:
+    """The open map that a field is in."""
+    if path[0] == "libraries":
+        return path[:2]
+    return next((root for root in _OPEN if path[: len(root)] == root), None)
+
+
+def _comparable(before: Mapping[Path, Any], after: Mapping[Path, Any]) -> Iterator[Path]:
+    roots = {_root(path) for path in before} & {_root(path) for path in after}
+    for path in dict.fromkeys([*before, *after]):
+        root = _root(path)
+        if _NEVER.fullmatch(".".join(path)):
+            continue
+        if root is None:
+            if before.get(path) is not None and after.get(path) is not None:
+                yield path
+        elif root in roots:
+            yield path
+
+
+def _is_same(path: Path, old: Any, new: Any) -> bool:
+    """Whether two values mean the same. A file lies elsewhere on another machine; its content is among the data."""
+    moved = path[0] == "config" and isinstance(old, str) and isinstance(new, str) and "/" in old + new
+    return old == new or (moved and PurePath(old).name == PurePath(new).name)
+
+
+def _differences(before: Mapping[Path, Any], after: Mapping[Path, Any]) -> Iterator[Difference]:
+    steps = [{path[2] for path in side if path[:2] == ("config", "steps")} for side in (before, after)]
+    lonely = steps[0] ^ steps[1] if all(steps) else set()
+    for name in sorted(lonely):
+        yield _judged(("config", "steps", name), name in steps[0] or None, name in steps[1] or None, before, after)
+    for path in _comparable(before, after):
+        step = path[2] if path[:2] in (("config", "steps"), ("seeds", "steps")) else path[1] if len(path) > 1 else ""
+        if step in lonely or _is_same(path, before.get(path), after.get(path)):
+            continue
+        yield _judged(path, before.get(path), after.get(path), before, after)
+
+
+def _judged(path: Path, old: Any, new: Any, before: Mapping[Path, Any], after: Mapping[Path, Any]) -> Difference:
+    field = ".".join(path)
+    rule = _RULES[_rank(field)]
+    step = path[2] if path[1] == "steps" else path[1]
+    severity, cause = rule.severity, rule.cause.format(name=path[-1], step=step, old=old, new=new)
+    if path[0] == "environment" and path[1] in ("packages", "python", "machine"):
+        severity, cause = _environment(path, old, new)
+    elif field == "environment.lock" and all(
+        any(_root(each) == _PACKAGES for each in side) for side in (before, after)
+    ):
+        severity, cause = "tolerable", "another lock; what it pins otherwise is compared by itself"
+    elif path[0] == "libraries" and severity == "blocking" and (old is None or new is None):
+        severity, cause = "tolerable", f"{path[-1]} was loaded on one side alone"
+    elif field == "gpus.models" and len(new) < len(old):
+        severity, cause = "blocking", f"{len(new)} GPUs, where the run had {len(old)}"
+    elif field == "gpus.driver" and _is_older(new, needed := before.get(("environment", "min_driver"))):
+        severity, cause = (
+            "blocking",
+            f"driver {new} < {needed}, which torch {before.get(('environment', 'torch'))} needs",
+        )
+    elif path[:2] == ("seeds", "steps"):
+        cause = f"step {step}: {cause}"
+    elif path[0] == "config" and len(path) > 3:
+        cause = f"step {step}: {cause}"
+    return Difference(field, old, new, severity, cause)
+
+
+def _environment(path: Path, old: Any, new: Any) -> tuple[Severity, str]:
+    """As two environments are compared anywhere."""
+    name = f"package {path[2]}" if path[1] == "packages" else path[1]
+    sides = [{"package": "", **({name: str(value)} if value is not None else {})} for value in (old, new)]
+    for each in compare_environments(Description("old", sides[0]), Description("new", sides[1])):
+        if each.field == name:
+            return "blocking" if each.verdict == "blocking" else "tolerable", each.why
+    return "tolerable", "only one side says"
+
+
+def _is_older(version: Any, needed: Any) -> bool:
+    try:
+        return bool(needed) and Version(str(version)) < Version(str(needed))
+    except InvalidVersion:
+        return False
+
+
+def _rank(field: str) -> int:
+    return next(index for index, rule in enumerate(_RULES) if re.fullmatch(rule.pattern, field))
