@@ -5,7 +5,7 @@ from invoke.context import Context
 from invoke.tasks import task
 
 from dflash import cli, cli_runs
-from dflash.cli_help import helped
+from dflash.cli_help import HELP, helped
 
 
 @task(auto_shortflags=False, help=helped("run", "root", "json"))
@@ -22,4 +22,11 @@ def runs(context: Context, root: str = "", json: bool = False) -> None:
     cli_runs.runs(root=root, as_json=json)
 
 
-namespace = Collection(show, runs)
+@task(auto_shortflags=False, help={**helped("run", "root"), "out": HELP["report_out"]})
+@cli.verb
+def report(context: Context, run: str = "", root: str = "", out: str = "") -> None:
+    """Write a run's report, one HTML page: report RUN."""
+    cli_runs.report(run=run, root=root, out=out)
+
+
+namespace = Collection(show, runs, report)

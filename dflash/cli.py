@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 HOME = Path(dflash.__file__).resolve().parents[1]
 
-_OPTIONAL = {"show": "run", "build": "name", "env.verify": "name"}
+_OPTIONAL = {"show": "run", "report": "run", "build": "name", "env.verify": "name"}
 """Verbs whose first word may be left out, and the option that it is short for."""
 
 _CHECKS = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dflash.cli import print_json, root_of
 
 
@@ -27,3 +29,12 @@ def runs(*, root: str, as_json: bool) -> None:
         print_json({"runs": records})
     else:
         show_runs(records)
+
+
+def report(*, run: str, root: str, out: str) -> None:
+    """Write a run's report, and say where it is."""
+    from dflash.pipeline.record import load_record
+    from dflash.pipeline.report.writing import write_report
+
+    folder = root_of(root)
+    print(write_report(folder, load_record(folder, run or None), Path(out).expanduser() if out else None))

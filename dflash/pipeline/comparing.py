@@ -179,9 +179,7 @@ def _judged(path: Path, old: Any, new: Any, before: Mapping[Path, Any], after: M
             "blocking",
             f"driver {new} < {needed}, which torch {before.get(('environment', 'torch'))} needs",
         )
-    elif path[:2] == ("seeds", "steps"):
-        cause = f"step {step}: {cause}"
-    elif path[0] == "config" and len(path) > 3:
+    elif path[:2] == ("seeds", "steps") or (path[0] == "config" and len(path) > 3):
         cause = f"step {step}: {cause}"
     return Difference(field, old, new, severity, cause)
 
