@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +90,23 @@ class Bucket:
 def flat(row: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, float]]:
     """The finite numbers of a row but its step, by name, as a `Bucket` has them."""
     for name, value in row.items():
-        if isinstance(value, float | int):
-            if math.isfinite(value) and name != "step" and not isinstance(value, bool):
+        if type(value) in _NUMBERS:
+            if math.isfinite(value) and name != "step":
                 yield within + name, value
         elif isinstance(value, list):
-            yield from flat({str(place): each for place, each in enumerate(value)}, f"{within}{name}.")
+            for place, each in zip(_places(within + name, len(value)), value, strict=True):
+                if type(each) in _NUMBERS and math.isfinite(each):
+                    yield place, each
         elif isinstance(value, dict):
             yield from flat(value, f"{within}{name}.")
+
+
+_NUMBERS = frozenset((float, int))  # and not bool, which is an int
+
+
+@lru_cache
+def _places(name: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{name}.{place}" for place in range(count))
 
 
 class Sampler:
