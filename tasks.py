@@ -139,20 +139,6 @@ def provision(
     cli_provision.provision(host=host, only=only or (), preview=plan, as_json=json)
 
 
-@task(auto_shortflags=False, help=helped("run", "root", "json"))
-@cli.verb
-def show(context: Context, run: str = "", root: str = "", json: bool = False) -> None:
-    """Show a run: its figures, and what each step did and why."""
-    cli.show(run=run, root=root, as_json=json)
-
-
-@task(auto_shortflags=False, help=helped("root", "json"))
-@cli.verb
-def runs(context: Context, root: str = "", json: bool = False) -> None:
-    """List the runs, oldest first."""
-    cli.runs(root=root, as_json=json)
-
-
 @task(name="exec", iterable=["env"], auto_shortflags=False, help=helped("host", "script", "detach", "env", "cwd"))
 @cli.verb
 def execute(
@@ -284,8 +270,6 @@ namespace = Collection(
         evaluate,
         check,
         provision,
-        show,
-        runs,
         execute,
         jobs,
         follow,

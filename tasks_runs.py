@@ -6,7 +6,7 @@ from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
 
-from dflash import cli, cli_replay
+from dflash import cli, cli_replay, cli_runs
 from dflash.cli_help import HELP, helped
 
 
@@ -38,4 +38,25 @@ def replay(
     )
 
 
-namespace = Collection(replay)
+@task(auto_shortflags=False, help=helped("run", "root", "json"))
+@cli.verb
+def show(context: Context, run: str = "", root: str = "", json: bool = False) -> None:
+    """Show a run: its figures, and what each step did and why."""
+    cli_runs.show(run=run, root=root, as_json=json)
+
+
+@task(auto_shortflags=False, help=helped("root", "json"))
+@cli.verb
+def runs(context: Context, root: str = "", json: bool = False) -> None:
+    """List the runs, oldest first."""
+    cli_runs.runs(root=root, as_json=json)
+
+
+@task(auto_shortflags=False, help={**helped("run", "root"), "out": HELP["report_out"]})
+@cli.verb
+def report(context: Context, run: str = "", root: str = "", out: str = "") -> None:
+    """Write a run's report, one HTML page: report RUN."""
+    cli_runs.report(run=run, root=root, out=out)
+
+
+namespace = Collection(show, runs, report, replay)

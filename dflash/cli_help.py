@@ -9,7 +9,7 @@ HELP = {
     "root": "The folder that holds work/ and runs/ (default: this project's folder).",
     "set": "Change a step's configuration: step.key=value; may be given many times.",
     "json": "Print one JSON document on standard output, and nothing else there.",
-    "run": "The run's id (default: the newest). `./inv show ID` does the same.",
+    "run": "The run's id (default: the newest). It may be given as a word: show ID.",
     "script": "Send this script along and run it there, with its own interpreter; ARGV are its arguments.",
     "env": "Set a variable for the command: NAME=VALUE; may be given many times.",
     "room": "What to measure: hosts, tools, environments, provision, …",
@@ -66,6 +66,7 @@ HELP = {
     "plan": "Change nothing; show what would change, as a diff.",
     "only": "Do this part alone, such as packages or uv; may be given many times.",
     "out": "Put the image's OCI tar here as well.",
+    "report_out": "The file to write (default: report.html in the run's folder).",
     "twice": "Build it twice without a cache, and compare.",
     "reference": "The image by its digest: REPOSITORY@sha256:….",
 }

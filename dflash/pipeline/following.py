@@ -143,9 +143,9 @@ def _began(errand: Errand) -> bool:
 @_persistent
 def fetch(errand: Errand, job: Job, folder: Path, failure: DFlashError | None = None) -> Errand:
     """Bring a run that has ended into its folder here, and note its end: record, events, report and logs, the rows of
-    metrics.jsonl, and the drafter in `export/`; of several trainings or exports each with its step's name, in
-    metrics-NAME.jsonl and `export-NAME/`. A run that failed before it began has no folder there: its record here then
-    says `failure`. A generation that was pinned for a run that is finished, or never began, is let go.
+    metrics.jsonl with their samples, and the drafter in `export/`; of several trainings or exports each with its step's
+    name, in metrics-NAME.jsonl and `export-NAME/`. A run that failed before it began has no folder there: its record
+    here then says `failure`. A generation that was pinned for a run that is finished, or never began, is let go.
 
     Raises:
         HostError: the host. StorageError: a file can not be written here.
@@ -194,6 +194,7 @@ def _made(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for step in record["steps"]:
         mark = f"-{step['name']}" if kinds[step["kind"]] > 1 else ""
         if step["kind"] == "train" and step["status"] != "pending":
-            yield f"{step['folder']}/metrics.jsonl", f"metrics{mark}.jsonl"
+            for ending in (".jsonl", ".sampled.jsonl"):
+                yield f"{step['folder']}/metrics{ending}", f"metrics{mark}{ending}"
         if step["kind"] == "export" and step["status"] in ("ok", "skipped"):
             yield step["folder"], f"export{mark}"

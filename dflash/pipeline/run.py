@@ -16,10 +16,9 @@ from typing import Any
 
 from dflash.atomic import write_json
 from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_error
-from dflash.pipeline import lock, report
+from dflash.pipeline import lock
 from dflash.pipeline.attempts import Attempts, Job
-from dflash.pipeline.events import EventLog, read_jsonl
-from dflash.pipeline.files import write_text
+from dflash.pipeline.events import EventLog
 from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
@@ -27,6 +26,7 @@ from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.provenance import manifest
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
 from dflash.pipeline.redaction import Redaction, secrets_of
+from dflash.pipeline.report.writing import write_report
 from dflash.pipeline.request import FILE
 from dflash.pipeline.schema import Step
 from dflash.pipeline.source import origin
@@ -177,7 +177,7 @@ class _Run:
         try:
             self._save()
             self.log.write("run_finished", status=self.record["status"], wall_s=self.record["wall_s"])
-            write_text(self.folder / "report.html", report.page(self.record, self._metrics()))
+            write_report(self.root, self.record)
         except (OSError, DFlashError):
             if not (failure or stopped):  # else that is what a person must hear of, not its consequence
                 raise
@@ -307,10 +307,3 @@ class _Run:
         self.memory.sample()
         self.record.update(wall_s=self.clock.seconds(), peak_rss_mb=self.memory.peak_mb)
         write_json(self.folder / "record.json", self.record)
-
-    def _metrics(self) -> list[dict[str, Any]]:
-        for step in self.plan.steps:
-            path = self.store.folder(step.step.kind.name, step.key) / "metrics.jsonl"
-            if step.step.kind.name == "train" and path.is_file():
-                return read_jsonl(path)
-        return []

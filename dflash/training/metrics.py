@@ -1,17 +1,13 @@
-"""What a step measured: sums that add up over ranks, and the log they are written to."""
+"""What a step measured, as sums that add up over ranks."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dflash.atomic import whole_file
-from dflash.errors import storage_error
 from dflash.training.regions import Labels, Outcome
 
 _LOSS, _GAINED, _BLOCKS, _TOKENS, _STOP = range(5)
@@ -82,38 +78,3 @@ def gpu_memory(ranks: Sequence[int], device: str) -> dict[str, list[float]]:
         return {}
     peaks = [torch.cuda.max_memory_allocated(rank if len(ranks) > 1 else None) for rank in ranks]
     return {"gpu_gb": [round(peak / 1e9, 2) for peak in peaks]}
-
-
-class MetricLog:
-    """`metrics.jsonl`: one row a step, appended; a resumed training drops the rows it is about to write again."""
-
-    def __init__(self, path: Path, first_step: int) -> None:
-        kept = [row for row in read_metrics(path) if row["step"] <= first_step]
-        with whole_file(path) as draft:
-            draft.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        self._file = path.open("a", encoding="utf-8", buffering=1)
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Append one row."""
-        self._file.write(json.dumps(row) + "\n")
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metric log; a torn last line, left by a killed writer, is passed over."""
-    rows: list[dict[str, Any]] = []
-    try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                try:
-                    rows.append(json.loads(line))
-                except ValueError:
-                    break
-    except FileNotFoundError:
-        return []
-    except OSError as failure:
-        raise storage_error(failure, path) from failure
-    return rows

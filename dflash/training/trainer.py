@@ -23,7 +23,8 @@ from dflash.training.communicator import Group
 from dflash.training.config import TrainConfig
 from dflash.training.crew import Crew, Worker
 from dflash.training.heldout import HeldOut
-from dflash.training.metrics import MetricLog, gpu_memory
+from dflash.training.metriclog import MetricLog
+from dflash.training.metrics import gpu_memory
 from dflash.training.packing import Rows
 from dflash.training.saving import Saving
 from dflash.training.sources import Real

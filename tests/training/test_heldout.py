@@ -19,7 +19,7 @@ from dflash.model.target import Capture, load_target
 from dflash.training.batches import MicroBatch, anchor_candidates
 from dflash.training.config import Topology, TrainConfig
 from dflash.training.heldout import HeldOut
-from dflash.training.metrics import read_metrics
+from dflash.training.metriclog import read_metrics
 from dflash.training.packing import Rows
 from dflash.training.regions import labels
 from dflash.training.trainer import Trainer

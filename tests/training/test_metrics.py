@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
-from dflash.errors import StorageError
 from dflash.model.loss import accepted
-from dflash.training.metrics import MetricLog, Sums, gpu_memory, read_metrics
+from dflash.training.metrics import Sums, gpu_memory
 from dflash.training.regions import Labels, Outcome
 
 CORRECT = torch.tensor([[1, 1, 0], [1, 0, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]]).bool()
@@ -66,55 +63,6 @@ def test_a_loss_that_is_not_finite_is_told_of_its_drafter_and_spoils_no_other_fi
     assert read["not_finite"] == [2]
     assert math.isnan(read["loss"])
     assert read["accept_len"] == 9 / 4
-
-
-def log_rows(path: Path, first: int, *steps: int) -> None:
-    log = MetricLog(path, first)
-    for step in steps:
-        log.write({"step": step, "loss": step / 3})
-    log.close()
-
-
-def test_rows_are_read_as_they_were_written(tmp_path: Path):
-    path = tmp_path / "metrics.jsonl"
-    log_rows(path, 0, 1, 2)
-    assert read_metrics(path) == [{"step": 1, "loss": 1 / 3}, {"step": 2, "loss": 2 / 3}]
-
-
-def test_a_row_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path):
-    log = MetricLog(tmp_path / "metrics.jsonl", 0)
-    log.write({"step": 1})
-    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1}]
-    log.close()
-
-
-def test_a_resumed_training_drops_the_rows_after_its_checkpoint(tmp_path: Path):
-    path = tmp_path / "metrics.jsonl"
-    log_rows(path, 0, 1, 2, 3, 4)
-    log_rows(path, 2, 3)
-    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3]
-    log_rows(path, 0)
-    assert read_metrics(path) == []
-
-
-@pytest.mark.parametrize("cut", range(1, 24))
-def test_a_torn_last_line_is_passed_over_and_gone_after_the_next_start(tmp_path: Path, cut: int):
-    path = tmp_path / "metrics.jsonl"
-    log_rows(path, 0, 1, 2, 3)
-    path.write_bytes(path.read_bytes()[:-cut])
-    whole = 3 if cut == 1 else 2  # only the line's end is missing
-    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3][:whole]
-    log_rows(path, 2, 3)
-    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
-
-
-def test_a_log_that_is_not_there_yet_has_no_rows(tmp_path: Path):
-    assert read_metrics(tmp_path / "metrics.jsonl") == []
-
-
-def test_a_log_that_can_not_be_read_is_named(tmp_path: Path):
-    with pytest.raises(StorageError, match=rf"^{tmp_path}: Is a directory"):
-        read_metrics(tmp_path)
 
 
 def test_the_gpu_memory_of_each_worker_of_a_process_is_told_and_on_a_cpu_none(monkeypatch: pytest.MonkeyPatch):

@@ -15,7 +15,7 @@ import torch
 from dflash.training import saving as saving_module
 from dflash.training import trainer
 from dflash.training.checkpoints import Checkpoints, read
-from dflash.training.metrics import read_metrics
+from dflash.training.metriclog import read_metrics
 from dflash.training.saving import HostCopy, Saving
 from dflash.training.trainer import Trainer
 from tests.training.small import CONFIG, Watching, rows, train

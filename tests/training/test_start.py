@@ -14,7 +14,7 @@ from dflash.errors import CheckpointError
 from dflash.model.layout import load_draft
 from dflash.pipeline.steps import KINDS
 from dflash.training.config import Topology
-from dflash.training.metrics import read_metrics
+from dflash.training.metriclog import read_metrics
 from dflash.training.trainer import Trainer
 from tests.tiny import new_target
 from tests.training.small import CONFIG, Watching, rows, train

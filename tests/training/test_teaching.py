@@ -13,7 +13,7 @@ import pytest
 
 from dflash.errors import UsageError
 from dflash.training.config import Topology, TrainConfig
-from dflash.training.metrics import read_metrics
+from dflash.training.metriclog import read_metrics
 from dflash.training.trainer import Trainer
 from tests.training.small import CONFIG, Watching, as_json, rows, train
 

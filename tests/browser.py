@@ -1,0 +1,139 @@
+"""Headless Chromium, driven over the DevTools protocol through a pair of pipes: no port, no library."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+_PROGRAM = "import os, sys; [os.dup2(int(sys.argv[n]), n + 2) for n in (1, 2)]; os.execv(sys.argv[3], sys.argv[3:])"
+"""Chromium reads from descriptor 3 and writes to 4."""
+
+
+def chromium() -> str:
+    """Chromium's path. Where there is none a test is skipped, but not in continuous integration: there it fails."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found:
+        return found
+    if os.environ.get("CI"):
+        pytest.fail("there is no Chromium here: apt-get install chromium")
+    pytest.skip("there is no Chromium here: apt-get install chromium")
+
+
+class Page:
+    """One page of a browser, and what happened in it since it was opened."""
+
+    def __init__(self, commands: int, answers: BinaryIO) -> None:
+        self._commands, self._answers = commands, answers
+        self._number, self._session = 0, ""
+        self.events: list[dict[str, Any]] = []
+        target = self.tell("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.tell("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.tell(f"{domain}.enable")
+
+    def tell(self, method: str, **parameters: Any) -> Any:
+        """Call a method of the protocol; its result."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        message |= {"sessionId": self._session} if self._session else {}
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        while True:
+            said = self._hear()
+            if said.get("id") == self._number:
+                assert "error" not in said, said["error"]
+                return said["result"]
+
+    def _hear(self) -> dict[str, Any]:
+        said = bytearray()
+        while (byte := self._answers.read(1)) != b"\0":
+            assert byte, "the browser has gone"
+            said += byte
+        message = json.loads(said)
+        if "method" in message:
+            self.events.append(message)
+        return message
+
+    def open(self, file: Path, width: int, *, scheme: str = "light", scale: float = 1) -> None:
+        """Show a file on a screen `width` pixels wide, in a light or dark scheme, and wait until it is loaded."""
+        self.events.clear()
+        phone = width < 600
+        size = {"width": width, "height": 800, "deviceScaleFactor": scale, "mobile": phone}
+        self.tell("Emulation.setDeviceMetricsOverride", **size)
+        self.tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.tell("Page.navigate", url=file.as_uri())
+        while not any(each["method"] == "Page.loadEventFired" for each in self.events):
+            self._hear()
+
+    def close(self) -> None:
+        """End the browser."""
+        self._session = ""
+        self.tell("Browser.close")
+
+    def value(self, expression: str) -> Any:
+        """What a JavaScript expression is in the page."""
+        return self.tell("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def complaints(self) -> list[str]:
+        """What the console was told, exceptions included."""
+        names = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+        return [json.dumps(each["params"]) for each in self.events if each["method"] in names]
+
+    def requests(self) -> list[str]:
+        """The addresses that were asked for, but those that the page holds itself."""
+        asked = [
+            each["params"]["request"]["url"] for each in self.events if each["method"] == "Network.requestWillBeSent"
+        ]
+        return [url for url in asked if not url.startswith("data:")]
+
+    def picture(self, *, height: int | None = None) -> bytes:
+        """The page as a PNG, from its top to `height`, or whole."""
+        box = self.tell("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": box["width"], "height": height or box["height"], "scale": 1}
+        return base64.b64decode(self.tell("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"])
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Page]:
+    """A browser of its own, with nothing of any user's, which is gone afterwards."""
+    program, home = chromium(), tempfile.mkdtemp(prefix="dflash-browser-")
+    (read, commands), (answers, write) = os.pipe(), os.pipe()
+    high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in (read, write)]  # not among what Chromium reads
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--hide-scrollbars"]
+    options += [
+        f"--user-data-dir={home}",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-dev-shm-usage",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, *map(str, high), program, *options],
+        pass_fds=high,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    for each in (read, write, *high):
+        os.close(each)
+    try:
+        with os.fdopen(answers, "rb") as heard:
+            page = Page(commands, heard)
+            yield page
+            page.close()
+            process.wait(20)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(commands)
+        shutil.rmtree(home, ignore_errors=True)

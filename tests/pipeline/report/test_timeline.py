@@ -1,0 +1,47 @@
+"""When each step was at work."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dflash.pipeline.report.timeline import Span, spans_of, timeline
+from tests.pipeline.report.sample import BEGUN, OLD, RECORD, attempt, step
+
+
+def test_attempts_lie_where_they_were_and_say_how_they_ended():
+    train = step("train", "train", "ok", attempt(1, 0.0, 50.0, "failed", "memory"), attempt(2, 60.0, 40.0, "ok"))
+    html = timeline([train], {"train": spans_of(train, None, None)}, "gpu1")
+    assert re.findall(r'<rect class="(\w+)" x="([\d.]+)%".*?width="([\d.]+)%"', html) == [
+        ("failed", "0.000", "50.000"),
+        ("ok", "60.000", "40.000"),
+    ]
+    assert "train, attempt 1: out of memory, failed: 50 s, from 0 on" in html
+
+
+def test_what_still_runs_goes_on_until_now():
+    running = step("train", "train", "running", attempt(1, 0.0, 0.0, ""))
+    (span,) = spans_of(running, None, BEGUN + 30)
+    assert (span.seconds, span.status) == (30.0, "running")
+
+
+def test_a_step_of_an_old_record_began_when_its_event_says():
+    old = next(each for each in OLD["steps"] if each["name"] == "train")
+    assert spans_of(old, BEGUN, None) == [Span(BEGUN, old["seconds"], "ok")]
+    assert spans_of(old, None, None) == []
+
+
+def test_a_skipped_step_has_a_row_and_no_bar():
+    html = timeline(RECORD["steps"][-1:], {}, "local")
+    assert "<rect" not in html
+    assert '<div class="took skipped">skipped</div>' in html
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.4, 59.0, 301.0, 3700.0, 86_400.0, 40 * 86_400.0])
+def test_the_axis_has_few_round_times(seconds: float):
+    train = step("train", "train", "ok", attempt(1, 0.0, seconds, "ok"))
+    html = timeline([train], {"train": spans_of(train, None, None)}, "local")
+    marks = re.findall(r'<span style="left:[\d.]+%">(.*?)</span>', html)
+    assert 1 <= len(marks) <= 7
+    assert marks[0] == "0"
