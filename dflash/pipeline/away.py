@@ -33,8 +33,10 @@ from dflash.pipeline.answer import planned
 from dflash.pipeline.belongings import belongings, look, override, parcel, place_of, require, send
 from dflash.pipeline.errand import Errand
 from dflash.pipeline.fitness import require_fit
+from dflash.pipeline.keys import HOME
 from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.lock import Owner
+from dflash.pipeline.machines import machines_of, to_json
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.record import Sender, new_record, new_run
 from dflash.pipeline.schema import Pipeline
@@ -47,8 +49,8 @@ IMAGE = "/opt/env"
 @dataclass(frozen=True)
 class Order:
     """What is wanted: a checked pipeline with the `overrides` that it was read with, on a host, in the environment that
-    is declared in a folder, made of `wheels` where it is not there. `check` is called before anything is done there,
-    and raises what keeps a run from starting."""
+    is declared in a folder, made of `wheels` where it is not there. Other hosts that it names are those of `inventory`.
+    `check` is called before anything is done there, and raises what keeps a run from starting."""
 
     pipeline: Pipeline
     overrides: tuple[str, ...]
@@ -56,6 +58,7 @@ class Order:
     environment: Path
     wheels: Path | None = None
     kinds: str = DEFAULT_KINDS
+    inventory: Path = HOME / "hosts.yaml"
     check: Callable[[Host, Pipeline], object] = require_fit
 
 
@@ -116,6 +119,7 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
         "overrides": [*order.overrides, *moved],
         "host": {"name": host.name, "gpus": host.gpus},
         "kinds": order.kinds,
+        "hosts": to_json(machines_of(order.pipeline, host, order.inventory)),
     }
     plan, held = planned(connection, host, python, source, request)
     name = order.environment.name

@@ -3,9 +3,10 @@
     PYTHON -P -m dflash.pipeline.far plan ROOT            the request on standard input
     PYTHON -P -m dflash.pipeline.far run ROOT REQUEST     the request in a file
 
-A request is {"pipeline": {"name", "text"}, "overrides": [...], "host": {"name", "gpus"}, "kinds": import path}, and for
-a run also "sender": the fields of record.Sender. `plan` answers with {"plan": as plan.json, "held": who is at work in
-the root, or null}. `run` writes a line of JSON for each event that a view is told, and last {"event": "ended"}.
+A request is {"pipeline": {"name", "text"}, "overrides": [...], "host": {"name", "gpus"}, "kinds": import path,
+"hosts": as machines.to_json gives those that the pipeline names}, and for a run also "sender": the fields of
+record.Sender. `plan` answers with {"plan": as plan.json, "held": who is at work in the root, or null}. `run` writes a
+line of JSON for each event that a view is told, and last {"event": "ended"}.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dflash.hosts.inventory import Host
 from dflash.pipeline import lock
 from dflash.pipeline.keys import observe
 from dflash.pipeline.kinds import load_kinds
+from dflash.pipeline.machines import from_json
 from dflash.pipeline.plan import Plan, make_plan
 from dflash.pipeline.record import Sender
 from dflash.pipeline.run import execute
@@ -90,7 +92,7 @@ def planned(request: Mapping[str, Any], root: Path, folder: Path) -> Plan:
     """The plan here of what was sent."""
     pipeline = pipeline_of(request, folder)
     here = Host(request["host"]["name"], Chain((Local(),)), str(root), request["host"]["gpus"])
-    return make_plan(pipeline, here, observe(pipeline), Store(root))
+    return make_plan(pipeline, here, observe(pipeline), Store(root), from_json(request.get("hosts", {})))
 
 
 def plan(root: Path) -> dict[str, Any]:

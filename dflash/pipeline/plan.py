@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dflash.hosts.inventory import Host
@@ -46,11 +46,12 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in the order in which they run."""
+    """Steps in the order in which they run; `hosts` are the machines that they name, as `host` reaches them."""
 
     pipeline: Pipeline
     host: Host
     steps: tuple[PlannedStep, ...]
+    hosts: Mapping[str, Host] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The document of `plan --json` and plan.json."""
@@ -79,8 +80,14 @@ class Plan:
         }
 
 
-def make_plan(pipeline: Pipeline, host: Host, surroundings: Surroundings | None, shelf: Shelf) -> Plan:
-    """Plan `pipeline` on `host`. `surroundings` None: that machine is not known from here."""
+def make_plan(
+    pipeline: Pipeline,
+    host: Host,
+    surroundings: Surroundings | None,
+    shelf: Shelf,
+    hosts: Mapping[str, Host] | None = None,
+) -> Plan:
+    """Plan `pipeline` on `host`. `surroundings` None: that machine is not known from here. `hosts` are as in a Plan."""
     keys: dict[str, str] = {}
     contents: dict[str, str | None] = {}
     steps = []
@@ -94,7 +101,7 @@ def make_plan(pipeline: Pipeline, host: Host, surroundings: Surroundings | None,
         decision = decide(step, key, fields, {kind: contents[name] for kind, name in step.takes.items()}, shelf)
         contents[step.name] = decision.content
         steps.append(PlannedStep(step, fields, key, decision.status, decision.why, needs_gpu(step, pipeline)))
-    return Plan(pipeline, host, tuple(steps))
+    return Plan(pipeline, host, tuple(steps), hosts or {})
 
 
 def needs_gpu(step: Step, pipeline: Pipeline) -> bool:

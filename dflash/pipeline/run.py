@@ -12,10 +12,11 @@ from typing import Any
 
 from dflash.atomic import write_json
 from dflash.errors import DFlashError, EnvironmentMismatch, StepFailed, UsageError, storage_error
-from dflash.pipeline import lock, report
+from dflash.pipeline import lock, machines, report
 from dflash.pipeline.events import EventLog, read_jsonl
 from dflash.pipeline.files import write_text
 from dflash.pipeline.kinds import DEFAULT_KINDS
+from dflash.pipeline.launchers import config as launchers
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
 from dflash.pipeline.process import Grace, StepProcess
@@ -226,6 +227,8 @@ class _Run:
             "out": str(out),
             "root": str(self.root),
             "log": str(log),
+            "launcher": launchers.to_json(step.launcher),
+            "hosts": machines.to_json(self.plan.hosts),
         }
 
     def _finish_step(self, entry: Mapping[str, Any]) -> None:
