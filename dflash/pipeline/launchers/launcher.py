@@ -49,7 +49,11 @@ def launcher_for(declared: Any, hosts: Mapping[str, Host]) -> Launcher:
         from dflash.pipeline.launchers.threads import ThreadLauncher
 
         return ThreadLauncher()
-    if isinstance(declared, Torchrun) and not declared.hosts:
+    if isinstance(declared, Torchrun) and declared.hosts:
+        from dflash.pipeline.launchers.several import SeveralHosts
+
+        return SeveralHosts(declared, [hosts[name] for name in declared.hosts])
+    if isinstance(declared, Torchrun):
         from dflash.pipeline.launchers.torchrun import TorchrunLauncher
 
         return TorchrunLauncher()
