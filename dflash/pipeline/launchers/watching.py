@@ -85,11 +85,6 @@ def _last(lines: Sequence[str] | deque[str]) -> str:
     return f"; its last lines: {' | '.join(lines)}" if lines else ""
 
 
-def _suspicion(member: Member) -> tuple[bool, bool, bool]:
-    """Sorts the member with the likeliest cause first."""
-    return member.died is None, member.died is not None and member.died[1] >= 0, member.ended is None
-
-
 class Watch:
     """Follows the jobs of `members` until the last has ended. Its threads are daemons: a host that does not answer
     holds nobody up."""
@@ -100,6 +95,7 @@ class Watch:
         self._over = threading.Event()
         self._told = Told(progress, hung=lambda: self._end_after(ANSWERS_S))
         self._until = math.inf
+        self._ended_badly: list[Member] = []
         self._stopping = False
 
     def run(self) -> dict[str, Any]:
@@ -154,6 +150,7 @@ class Watch:
         else:
             member.lost = said if isinstance(said, HostError) else HostError(said.what, layer=str(said.where))
         if not (member.ended and member.ended.code == 0):
+            self._ended_badly.append(member)
             self._end_after(SETTLE_S)
 
     def _end_after(self, seconds: float) -> None:
@@ -173,9 +170,12 @@ class Watch:
                 what = f"{member.post.host.name} is lost: {member.lost.what}"
                 cure = "once it is back, run again to go on from the last checkpoint"
                 raise LostConnection(what, layer=member.lost.layer, cure=cure)
-        # One that a signal killed was the first: the others fail by an exception when it is gone.
-        first = min(self.members, key=_suspicion)
-        raise first.failure(self._config)
+        # A worker that a signal killed was the first: others fail by an exception when it is gone.
+        blamed = sorted(
+            [*self._ended_badly, *self.members],
+            key=lambda member: (member.died is None, member.died is not None and member.died[1] >= 0),
+        )
+        raise blamed[0].failure(self._config)
 
     def _beside(self, body: Callable[..., None], *words: Any) -> threading.Thread:
         thread = threading.Thread(target=body, args=words, name=f"{body.__name__} {words[0].post.host.name}")
