@@ -144,7 +144,7 @@ def train(*, pipeline: str, host: str, root: str, overrides: Sequence[str], as_j
 
     folder = root_of(root)
     plan = planned(pipeline, host, folder, overrides)
-    run(plan, folder, request_of(plan.pipeline, overrides, plan.host, DEFAULT_KINDS, Path.cwd()), as_json)
+    run(plan, folder, request_of(plan.pipeline, overrides, plan.host, DEFAULT_KINDS, Path.cwd(), plan.hosts), as_json)
 
 
 def run(plan: Plan, folder: Path, request: Mapping[str, Any], as_json: bool) -> NoReturn:
@@ -214,11 +214,13 @@ def planned(pipeline: str, host: str, root: Path, overrides: Sequence[str]) -> P
     """The plan of a pipeline, as far as it is known on this machine."""
     from dflash.hosts.inventory import find_host
     from dflash.pipeline.keys import observe
+    from dflash.pipeline.machines import machines_of
     from dflash.pipeline.plan import make_plan
     from dflash.pipeline.store import Store
 
     where, loaded = find_host(host, HOME / "hosts.yaml"), load(pipeline, overrides)
-    return make_plan(loaded, where, observe(loaded) if where.chain.is_local else None, Store(root))
+    hosts = machines_of(loaded, where, HOME / "hosts.yaml")
+    return make_plan(loaded, where, observe(loaded) if where.chain.is_local else None, Store(root), hosts)
 
 
 def load(pipeline: str, overrides: Sequence[str] = ()) -> Pipeline:

@@ -33,8 +33,10 @@ from dflash.pipeline.answer import planned
 from dflash.pipeline.belongings import belongings, look, override, parcel, place_of, require, send
 from dflash.pipeline.errand import Errand
 from dflash.pipeline.fitness import require_fit
+from dflash.pipeline.keys import HOME
 from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.lock import Owner
+from dflash.pipeline.machines import machines_of
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.record import Sender, new_record, new_run
 from dflash.pipeline.redaction import secrets_of, taken
@@ -49,9 +51,9 @@ IMAGE = "/opt/env"
 @dataclass(frozen=True)
 class Order:
     """What is wanted: a checked pipeline with the `overrides` that it was read with, on a host, in the environment that
-    is declared in a folder, made of `wheels` where it is not there. `check` is called before anything is done there,
-    and raises what keeps a run from starting. `source` is what `snapshot` gives, of now where there is none, and `more`
-    what else the request says (dflash/pipeline/far.py)."""
+    is declared in a folder, made of `wheels` where it is not there. Other hosts that it names are those of `inventory`.
+    `check` is called before anything is done there, and raises what keeps a run from starting. `source` is what
+    `snapshot` gives, of now where there is none, and `more` what else the request says (dflash/pipeline/request.py)."""
 
     pipeline: Pipeline
     overrides: tuple[str, ...]
@@ -59,6 +61,7 @@ class Order:
     environment: Path
     wheels: Path | None = None
     kinds: str = DEFAULT_KINDS
+    inventory: Path = HOME / "hosts.yaml"
     check: Callable[[Host, Pipeline], object] = require_fit
     source: tuple[bytes, Origin] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -118,7 +121,8 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
             tell(f"sending {belonging.name}")
             send(connection, root, belonging, packed)
     moved = [override(belonging, root, packed) for belonging, packed in parcels.items()]
-    request = {**request_of(order.pipeline, [*order.overrides, *moved], host, order.kinds), **order.more}
+    hosts = machines_of(order.pipeline, host, order.inventory)
+    request = request_of(order.pipeline, [*order.overrides, *moved], host, order.kinds, hosts=hosts) | {**order.more}
     plan, held = planned(connection, host, python, source, request)
     name = order.environment.name
     return Ready(host, name, generation, python, source, origin, request, plan, held, lock=lock)

@@ -198,7 +198,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
+    from dflash.pipeline import machines
     from dflash.pipeline.kinds import StepInputs, load_kinds
+    from dflash.pipeline.launchers import config as launchers
     from dflash.validation import instance
 
     kinds = load_kinds(spec["kinds"])
@@ -212,6 +214,8 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
             root=Path(spec["root"]),
             progress=stream,
             borrowed=instance(kinds[lent["kind"]].config, lent["config"]) if lent else None,
+            launcher=launchers.from_json(spec["launcher"]),
+            hosts=machines.from_json(spec["hosts"]),
         )
     )
 

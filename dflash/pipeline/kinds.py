@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import UsageError
+from dflash.hosts.inventory import Host
 from dflash.progress import Progress
 
 DEFAULT_KINDS = "dflash.pipeline.steps:KINDS"
@@ -20,7 +21,8 @@ class StepInputs:
 
     `config` is an instance of the kind's config, `borrowed` of the config of the step that `for_step` names
     (None without one). `inputs` and `results` hold, by kind, the output folder and the result of each needed
-    step that the kind takes. `out` is the step's own folder: it keeps what an interrupted attempt left.
+    step that the kind takes. `out` is the step's own folder: it keeps what an interrupted attempt left. `launcher` is
+    the step's (launchers/config.py), and `hosts` are the machines that the pipeline names.
     """
 
     config: Any
@@ -30,6 +32,8 @@ class StepInputs:
     root: Path
     progress: Progress
     borrowed: Any = None
+    launcher: Any = None
+    hosts: Mapping[str, Host] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dflash.hosts.inventory import Host
@@ -51,11 +51,12 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in the order in which they run."""
+    """Steps in the order in which they run; `hosts` are the machines that they name, as `host` reaches them."""
 
     pipeline: Pipeline
     host: Host
     steps: tuple[PlannedStep, ...]
+    hosts: Mapping[str, Host] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The document of `plan --json` and plan.json."""
@@ -88,8 +89,14 @@ class Plan:
         }
 
 
-def make_plan(pipeline: Pipeline, host: Host, surroundings: Surroundings | None, shelf: Shelf) -> Plan:
-    """Plan `pipeline` on `host`. `surroundings` None: that machine is not known from here.
+def make_plan(
+    pipeline: Pipeline,
+    host: Host,
+    surroundings: Surroundings | None,
+    shelf: Shelf,
+    hosts: Mapping[str, Host] | None = None,
+) -> Plan:
+    """Plan `pipeline` on `host`. `surroundings` None: that machine is not known from here. `hosts` are as in a Plan.
 
     Raises UsageError for a condition that can not be decided.
     """
@@ -116,7 +123,7 @@ def make_plan(pipeline: Pipeline, host: Host, surroundings: Surroundings | None,
         gpu = decision.status != LEFT_OUT and needs_gpu(step, pipeline)
         key = keys.get(step.name, "")
         steps.append(PlannedStep(step, fields, key, decision.status, why, gpu, decision.changes))
-    return Plan(pipeline, host, tuple(steps))
+    return Plan(pipeline, host, tuple(steps), hosts or {})
 
 
 def _left_out(step: Step, host: Host, left_out: Collection[str]) -> Decision | None:

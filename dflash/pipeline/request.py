@@ -2,7 +2,8 @@
 on with whatever has become of the pipeline's file.
 
     {"pipeline": {"name", "file", "text"}, "overrides": [...], "host": {"name", "gpus"}, "kinds": import path,
-     "folder": where relative paths begin (null for a run elsewhere), "secrets": their names, "resumes": a run or null}
+     "hosts": as machines.to_json has those that the pipeline names, "secrets": their names,
+     "folder": where relative paths begin (null for a run elsewhere), "resumes": a run or null}
 
 It may have "known", parts of the run's provenance, and "apart", a name under which everything is done anew, as
 keys.Surroundings has it.
@@ -22,6 +23,7 @@ from dflash.hosts.chain import Chain, Local
 from dflash.hosts.inventory import Host
 from dflash.pipeline.keys import observe
 from dflash.pipeline.kinds import load_kinds
+from dflash.pipeline.machines import from_json, to_json
 from dflash.pipeline.plan import Plan, make_plan
 from dflash.pipeline.schema import Pipeline, load_pipeline
 from dflash.pipeline.store import Store
@@ -30,9 +32,14 @@ FILE = "request.json"
 
 
 def request_of(
-    pipeline: Pipeline, overrides: Sequence[str], host: Host, kinds: str, folder: Path | None = None
+    pipeline: Pipeline,
+    overrides: Sequence[str],
+    host: Host,
+    kinds: str,
+    folder: Path | None = None,
+    hosts: Mapping[str, Host] | None = None,
 ) -> dict[str, Any]:
-    """The request for a pipeline, checked with these `overrides`. Raises StorageError."""
+    """The request for a pipeline, checked with these `overrides`; `hosts` are as in a Plan. Raises StorageError."""
     try:
         text = Path(pipeline.file).read_text(encoding="utf-8")
     except OSError as failure:
@@ -42,6 +49,7 @@ def request_of(
         "overrides": list(overrides),
         "host": {"name": host.name, "gpus": host.gpus},
         "kinds": kinds,
+        "hosts": to_json(hosts or {}),
         "folder": str(folder) if folder else None,
         "secrets": sorted({name for step in pipeline.steps for name in step.secrets}),
         "resumes": None,
@@ -63,7 +71,7 @@ def planned(request: Mapping[str, Any], root: Path, folder: Path) -> Plan:
     pipeline = pipeline_of(request, folder)
     here = Host(request["host"]["name"], Chain((Local(),)), str(root), request["host"]["gpus"])
     around = replace(observe(pipeline), apart=request.get("apart", ""))
-    return make_plan(pipeline, here, around, Store(root))
+    return make_plan(pipeline, here, around, Store(root), from_json(request.get("hosts", {})))
 
 
 def load_request(folder: Path) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from typing import Any
 
 from dflash.atomic import write_json
 from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_error
-from dflash.pipeline import lock
+from dflash.pipeline import lock, machines
 from dflash.pipeline.attempts import Attempts, Job
 from dflash.pipeline.events import EventLog
 from dflash.pipeline.kinds import DEFAULT_KINDS
+from dflash.pipeline.launchers import config as launchers
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
 from dflash.pipeline.policy import LEFT_OUT
@@ -291,6 +292,8 @@ class _Run:
             "out": str(out),
             "root": str(self.root),
             "log": str(log),
+            "launcher": launchers.to_json(step.launcher),
+            "hosts": machines.to_json(self.plan.hosts),
         }
 
     def _finish_step(self, entry: Mapping[str, Any]) -> None:

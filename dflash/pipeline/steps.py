@@ -100,17 +100,12 @@ def _train(step: StepInputs) -> Result:
     cache = step.inputs["prewarm"] / CACHE
     use_cache(cache)
     from dflash.compilation.cachekey import revoke_key
-    from dflash.training.launching import train_in_processes
-    from dflash.training.packing import load_rows
-    from dflash.training.trainer import Trainer
+    from dflash.pipeline.launchers.launcher import TrainingJob, launcher_for
 
-    config, target, progress = step.config, _model(step), step.progress
     rows, heldout = step.inputs["data"] / ROWS, step.inputs["data"] / HELDOUT_ROWS
+    job = TrainingJob(step.config, _model(step), rows, heldout, step.out, cache, step.root)
     try:
-        if config.launcher == "processes":
-            return train_in_processes(config, target, rows, step.out, progress, heldout=heldout, warm_only=True)
-        packed, measured = load_rows(rows), load_rows(heldout)
-        return Trainer(config, target, packed, progress, heldout=measured, warm_only=True).train(step.out)
+        return launcher_for(step.launcher, step.hosts).train(job, step.progress)
     except CompilationError:
         revoke_key(cache)  # an output of the pre-warm: the next run finds it gone, and pre-warms again
         raise

@@ -72,10 +72,14 @@ class Checkpoints:
             document["sha256"] = _digest(document)
             (draft / STATE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         self._damaged.discard(path)
+        self.prune()
+        return path
+
+    def prune(self) -> None:
+        """Drop the good ones beyond `keep`."""
         good = [folder for folder in self._folders() if folder not in self._damaged]
         for old in good[self.keep :]:
             shutil.rmtree(old)
-        return path
 
     def latest(self, progress: Progress) -> Checkpoint | None:
         """The newest checkpoint that is whole; damaged ones are named to `progress` and passed over."""

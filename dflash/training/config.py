@@ -172,9 +172,8 @@ class TrainConfig:
     gradient is `not_finite` stops the training, or is passed over ("skip"): weights and optimizer stay as they were.
     `loss` weighs the slots of a block by a fixed "decay", or by the drafter's own confidence, "dpace" with its
     `dpace_alpha` (arXiv 2605.18810). The share `kl` of a slot's loss is the divergence from the target's distribution,
-    for which the target runs all of its layers, and the rest the cross-entropy with its token. Workers are threads of
-    one process, or "processes" of torchrun, by `launcher`; processes that wait for one another longer than `patience_s`
-    seconds are ended, and said to have hung.
+    for which the target runs all of its layers, and the rest the cross-entropy with its token. Workers that are
+    processes and wait for one another longer than `patience_s` seconds are ended, and said to have hung.
 
     After each `evaluate_every` steps (0: never) and the last, the drafter is measured on held-out rows, the same
     `evaluate_batches` micro-batches at most each time; its weights stay as they are.
@@ -204,15 +203,10 @@ class TrainConfig:
     evaluate_batches: int = 64
     prefetch: int = 2
     compile: bool = True
-    launcher: str = "threads"
     patience_s: float = 600.0
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.launcher not in ("threads", "processes"):
-            raise ValueError(f"launcher is threads or processes, not '{self.launcher}'")
-        if self.topology.target_gpus > 1 and self.launcher != "processes":
-            raise ValueError("a target that is spread over GPUs (topology.target_gpus) needs launcher: processes")
         if min(self.rows, self.accumulate, self.anchors, self.steps, self.checkpoint_every, self.prefetch) < 1:
             raise ValueError("rows, accumulate, anchors, steps, checkpoint_every and prefetch must be at least 1")
         if self.evaluate_every < 0 or self.evaluate_batches < 1:

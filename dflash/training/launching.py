@@ -64,12 +64,13 @@ def train_in_processes(
         text=True,
         start_new_session=True,
     ) as process:
-        told = _Told(progress, hung=threading.Timer(_ANSWERS_S, process.terminate).start)
+        told = Told(progress, hung=threading.Timer(ANSWERS_S, process.terminate).start)
         while True:
             try:
                 assert process.stdout is not None
                 for line in process.stdout:
-                    told.hear(line)
+                    if not told.hear(line):
+                        print(line, end="", file=sys.stderr)
                 status = process.wait()
                 break
             except KeyboardInterrupt:
@@ -77,11 +78,7 @@ def train_in_processes(
     if told.failure is not None:
         raise told.failure
     if told.waiting and told.result is None:
-        raise StepFailed(
-            f"the workers hang, for {config.patience_s:g} s now: {told.who_waits(config.topology.size)}",
-            status=1,
-            cure="look at the worker that waits for nobody; run again to go on from the last checkpoint",
-        )
+        raise told.hang(config)
     if stop.exists():
         raise KeyboardInterrupt
     if told.result is None:
@@ -89,15 +86,15 @@ def train_in_processes(
     return told.result
 
 
-_ANSWERS_S = 3.0
+ANSWERS_S = 3.0
 """How long the other workers have to say what they wait for, once one has."""
 
 _RAISED = (UsageError, DataError, StorageError, CheckpointError, CompilationError, OutOfMemory)
 _KINDS = {kind.__name__: kind for kind in _RAISED}
 
 
-class _Told:
-    """What the workers have said: lines of JSON; anything else is a library's, and passed on."""
+class Told:
+    """What the workers have said: lines of JSON; anything else is a library's."""
 
     def __init__(self, progress: Progress, hung: Callable[[], None]) -> None:
         """`hung` is called when the first worker says that it waits too long."""
@@ -106,13 +103,13 @@ class _Told:
         self.result: dict[str, Any] | None = None
         self.failure: DFlashError | None = None
 
-    def hear(self, line: str) -> None:
+    def hear(self, line: str) -> bool:
+        """Take a line, if it is a worker's; whether it is."""
         try:
             said = json.loads(line)
             kind = said.pop("dflash")
         except (ValueError, KeyError, AttributeError, TypeError):
-            print(line, end="", file=sys.stderr)
-            return
+            return False
         if kind == "update":
             self._progress.update(said["done"], said["total"], said["metrics"])
         elif kind == "note":
@@ -125,9 +122,17 @@ class _Told:
             self.result = said["result"]
         elif self.failure is None:
             self.failure = _KINDS.get(said["class"], DFlashError)(said["what"], where=said["where"], cure=said["cure"])
+        return True
 
-    def who_waits(self, workers: int) -> str:
-        """Who waits for whom, of so many."""
+    def hang(self, config: TrainConfig) -> StepFailed:
+        """That they hang, once one has said so."""
+        return StepFailed(
+            f"the workers hang, for {config.patience_s:g} s now: {self._who_waits(config.topology.size)}",
+            status=1,
+            cure="look at the worker that waits for nobody; run again to go on from the last checkpoint",
+        )
+
+    def _who_waits(self, workers: int) -> str:
         others = [rank for rank in range(workers) if rank not in self.waiting]
         lines = [f"worker {rank} waits for {what}" for rank, what in sorted(self.waiting.items())]
         return "; ".join(lines + [f"worker {rank} waits for nobody" for rank in others])

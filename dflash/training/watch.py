@@ -88,7 +88,7 @@ class Watch:
             alone = drafts and not config.topology.colocated  # a target's parameters are not counted
             cure = loading_cure(counted.kept if alone else None, memory, config.dtype)
             if not drafts:
-                cure += ", or spread the target over several with train.topology.target_gpus and launcher: processes"
+                cure += ", or spread the target over several with train.topology.target_gpus and launcher: torchrun"
         else:
             sizes = Sizes(config.rows, self._length, config.anchors, config.draft.block)
             cost = replace(counted, kept=self._held) if drafts else target_cost(config, self._draft, self._held)

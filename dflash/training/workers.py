@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -45,7 +46,7 @@ def device_of(rank: int, config: TrainConfig) -> torch.device:
     if config.device == "cpu":
         return torch.device("cpu")
     found, wanted = torch.cuda.device_count(), config.topology.size
-    if config.launcher == "processes" and "LOCAL_RANK" in os.environ:  # torchrun's
+    if dist.is_initialized():  # by torchrun's processes
         rank, wanted = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     if found < wanted:
         raise UsageError(

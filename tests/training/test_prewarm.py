@@ -140,7 +140,7 @@ def test_what_shapes_a_graph_is_in_the_vaults_key(graphs: GraphSet, change: dict
 
 
 def test_a_target_that_is_spread_over_gpus_has_no_graphs_and_is_not_made_for_them(graphs: GraphSet):
-    spread = replace(COMPILED, topology=Topology(2, 2, target_gpus=2), launcher="processes")
+    spread = replace(COMPILED, topology=Topology(2, 2, target_gpus=2))
     assert replace(graphs, train=spread).layout() == [4, 5]
     assert replace(graphs, train=spread).places() == [("drafter", 4)]
     assert replace(graphs, train=replace(spread, device="cuda")).places() == [("drafter", 4), ("drafter", 5)]

@@ -62,7 +62,7 @@ def test_a_target_and_a_drafter_as_processes_train_to_the_bits_of_threads(
 
 @pytest.mark.nightly
 def test_a_target_that_is_spread_over_two_processes_teaches_what_a_whole_one_does(target_folder: Path, tmp_path: Path):
-    spread = replace(PAIR, topology=Topology(1, 1, target_gpus=2), launcher="processes")
+    spread = replace(PAIR, topology=Topology(1, 1, target_gpus=2))
     launch(target_folder, tmp_path / "spread", spread)
     in_threads(target_folder, tmp_path / "threads", PAIR)
     mine, theirs = figures(tmp_path / "spread"), figures(tmp_path / "threads")
@@ -161,7 +161,7 @@ def test_workers_of_two_hosts_that_share_a_folder_train_to_the_bits_of_threads_a
     target_folder: Path, tmp_path: Path
 ):
     """The second host's workers are drafters, beside another on the first."""
-    config = replace(PAIR, topology=Topology(1, 3), launcher="processes")
+    config = replace(PAIR, topology=Topology(1, 3))
     in_threads(target_folder, tmp_path / "threads", config)
     shared = tmp_path / "shared"
     for begun in ("worker 3 (drafter) is warm", "train: resumed at step 3 of 6"):
@@ -176,10 +176,9 @@ def test_workers_of_two_hosts_that_share_a_folder_train_to_the_bits_of_threads_a
 
 @pytest.mark.nightly
 def test_hosts_that_see_different_checkpoints_are_refused(target_folder: Path, tmp_path: Path):
-    config = replace(PAIR, launcher="processes")
     one, other = tmp_path / "one", tmp_path / "other"
-    launch(target_folder, one, config)
-    statuses, said = two_hosts(target_folder, [one, other], config)
+    launch(target_folder, one, PAIR)
+    statuses, said = two_hosts(target_folder, [one, other], PAIR)
     assert 0 not in statuses
     assert "see different checkpoints, of steps 0, 6" in said
 

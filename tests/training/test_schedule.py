@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash.training.config import Topology, TrainConfig
+from dflash.training.config import Topology
 from dflash.training.schedule import Assignment, assignments, work_of
 
 
@@ -123,5 +123,3 @@ def test_all_workers_of_a_spread_target_run_it_and_the_first_hands_on():
 def test_only_whole_targets_can_be_the_drafters_own():
     with pytest.raises(ValueError, match="target_gpus must be at least 1, and 1 where drafters run the target"):
         Topology(0, 2, target_gpus=2)
-    with pytest.raises(ValueError, match=r"spread over GPUs \(topology\.target_gpus\) needs launcher: processes"):
-        TrainConfig(topology=Topology(1, 1, target_gpus=2))

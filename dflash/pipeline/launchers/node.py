@@ -1,0 +1,62 @@
+"""One host's share of a training on several: `PYTHON -P -m dflash.pipeline.launchers.node SPEC.json`, a detached job.
+
+Starts torchrun, and ends it when nobody has renewed its lease for `patience_s` seconds: a launcher that was killed, or
+cut off for good, must not leave a training behind. The workers are told to save what they have first.
+
+A spec is {"folder": where its own files are, "request": of dflash.training.process, but for "stop", "nodes", "node",
+"workers": on this host, "address" and "port": where the hosts meet, "patience_s"}. In the folder are `lease`, which is
+renewed by touching it, `stop`, which ends the training once it is there, and torchrun's own `logs`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+GRACE_S = 120.0
+"""How long workers may take to save what they have."""
+
+
+def command_of(spec: Mapping[str, Any], request: Path) -> list[str]:
+    """torchrun's words. The rendezvous is static: node 0 has the lowest ranks, as they were shared out."""
+    return [
+        *(sys.executable, "-P", "-m", "torch.distributed.run"),
+        *(f"--nnodes={spec['nodes']}", f"--node-rank={spec['node']}", f"--nproc-per-node={spec['workers']}"),
+        *(f"--master-addr={spec['address']}", f"--master-port={spec['port']}", "--max-restarts=0"),
+        *("--tee=3", f"--log-dir={spec['folder']}/logs", "--no-python"),
+        *(sys.executable, "-P", "-m", "dflash.training.process", str(request)),
+    ]
+
+
+def main() -> int:
+    """Run torchrun; its exit status."""
+    spec = json.loads(Path(sys.argv[1]).read_bytes())
+    folder = Path(spec["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    lease, stop, request = folder / "lease", folder / "stop", folder / "request.json"
+    stop.unlink(missing_ok=True)
+    lease.touch()
+    request.write_text(json.dumps({**spec["request"], "stop": str(stop)}), encoding="utf-8")
+    # Its input ends with this process, however that ends, and with it the workers do.
+    with subprocess.Popen(command_of(spec, request), stdin=subprocess.PIPE) as torchrun:
+        while True:
+            try:
+                return torchrun.wait(1.0)
+            except subprocess.TimeoutExpired:
+                silent = time.time() - lease.stat().st_mtime
+            if silent > spec["patience_s"] and not stop.exists():
+                print(
+                    f"nobody has asked for this training for {silent:.0f} s: it is ended", file=sys.stderr, flush=True
+                )
+                stop.touch()
+            elif silent > spec["patience_s"] + GRACE_S:
+                return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

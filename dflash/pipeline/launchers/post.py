@@ -1,0 +1,122 @@
+"""A host of a training on several: what it has to have before the start, and what comes home from it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dflash.environments.remote import ID_LENGTH, HostEnvironments
+from dflash.errors import EnvironmentMismatch
+from dflash.hosts import files
+from dflash.hosts.connection import Connection
+from dflash.hosts.inventory import DEFAULT_ROOT, Host
+from dflash.hosts.package import send_package
+from dflash.pipeline.away import image_python
+from dflash.pipeline.belongings import Belonging, Parcel, look, place_of, send
+from dflash.pipeline.keys import lock_id
+from dflash.pipeline.launchers.launcher import TrainingJob
+from dflash.progress import Progress
+
+
+@dataclass(frozen=True)
+class Post:
+    """A host at work, whose root is known: the Python and the source it runs with, its workers' `ranks`, and the
+    training's folder there. On the machine of the step, `is_here`, that is the step's own."""
+
+    host: Host
+    python: str
+    source: str
+    ranks: range
+    out: str
+    is_here: bool
+
+    @property
+    def root(self) -> str:
+        """Where this project keeps its own there."""
+        assert self.host.root is not None
+        return self.host.root
+
+    @property
+    def own(self) -> str:
+        """The folder of this launcher's own files there, none of which is needed after the end."""
+        return f"{self.out}/scratch/node"
+
+
+def post_of(connection: Connection, host: Host, ranks: range, job: TrainingJob) -> Post:
+    """Have this package at a host, and find the environment there that is this one.
+
+    Raises:
+        EnvironmentMismatch: it has not got it; names both. HostError: the host.
+    """
+    home, _ = look(connection, [])
+    here = host.chain.is_local and host.root in (None, str(job.root))
+    root = str(job.root) if here else host.root or DEFAULT_ROOT.replace("~", home, 1)
+    out = str(job.out) if here else f"{root}/hosted/{job.out.parent.name}/{job.out.name}"
+    python = python_at(connection, host)
+    return Post(replace(host, root=root), python, send_package(connection, host), ranks, out, here)
+
+
+def python_at(connection: Connection, host: Host) -> str:
+    """The Python at a host of the environment that this process runs in: an image's, or a generation.
+
+    Raises:
+        EnvironmentMismatch: there is none of the same lock; names the host, this lock, and those that are there.
+        HostError: the host.
+    """
+    if host.chain.is_local:
+        return sys.executable
+    lock = lock_id()[:ID_LENGTH]
+    if python := image_python(connection, lock):
+        return python
+    rows = [row for row in HostEnvironments(connection, host).listed() if row["finished"]]
+    fitting = [row for row in rows if row["id"].split("-")[0] == lock]
+    if not fitting:
+        there = ", ".join(f"{row['name']} {row['id']}" for row in rows) or "no environment"
+        what = f"it has {there}, and this training runs in one of lock {lock}"
+        cure = f"make it there: ./inv env.create NAME --host {host.name}"
+        raise EnvironmentMismatch(what, where=f"{host.name} ({connection.layer})", cure=cure)
+    best = max(fitting, key=lambda row: bool(row["current"]))
+    return f"{best['path']}/bin/python"
+
+
+def bring(
+    connection: Connection, post: Post, parcels: Mapping[Belonging, Parcel], progress: Progress
+) -> dict[str, str]:
+    """Have what a training reads at a post, named by its content and sent only where it is missing; the path there by
+    setting.
+
+    Raises:
+        UsageError: it was changed meanwhile. HostError: the host.
+    """
+    _, there = look(connection, [place_of(post.root, packed) for packed in parcels.values()])
+    for belonging, packed in parcels.items():
+        if not there[place_of(post.root, packed)]:
+            progress.note(f"sending {belonging.name} to {post.host.name}")
+            send(connection, post.root, belonging, packed)
+    return {each.setting: f"{place_of(post.root, packed)}/{packed.named}" for each, packed in parcels.items()}
+
+
+def checkpoints_at(connection: Connection, post: Post) -> Sequence[str]:
+    """The names of the checkpoints at a post, whole or not, newest first."""
+    listed = connection.run(["ls", f"{post.out}/scratch/checkpoints"]).stdout.decode(errors="replace").split()
+    return sorted((name for name in listed if re.fullmatch(r"step-\d+", name)), reverse=True)
+
+
+def fetch_checkpoint(connection: Connection, post: Post, name: str, out: Path) -> None:
+    """Bring a checkpoint, and the figures up to it, from a post to the step's folder `out`. Raises as `fetch`."""
+    files.get(connection, f"{post.out}/scratch/checkpoints/{name}", out / "scratch" / "checkpoints" / name)
+    fetch(connection, post, ["metrics.jsonl"], out)
+
+
+def fetch(connection: Connection, post: Post, names: Sequence[str], out: Path) -> None:
+    """Bring those of `names` that are there from a post's folder to the step's, `out`.
+
+    Raises HostError, or StorageError where it can not be written here.
+    """
+    _, there = look(connection, [f"{post.out}/{name}" for name in names])
+    for name in names:
+        if there[f"{post.out}/{name}"]:
+            files.get(connection, f"{post.out}/{name}", out / name)
