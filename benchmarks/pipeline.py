@@ -1,8 +1,8 @@
 """`./inv bench pipeline`: what the runner itself costs a step.
 
 A run of steps that each run `true`, in a process of its own: all that it takes is the runner's, but for starting that
-program. Its folder, the record and the events are written durably, as always. Medians of several runs, each in a root of
-its own, in milliseconds a step.
+program. Its folder, the record and the events are written durably, as always. Medians of several runs, each in a root
+of its own, in milliseconds a step.
 """
 
 from __future__ import annotations

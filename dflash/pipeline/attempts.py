@@ -21,6 +21,7 @@ from dflash.pipeline.redaction import Redaction, secrets_of
 from dflash.pipeline.retrying import AttemptFailed, tried
 from dflash.pipeline.schema import Step
 from dflash.pipeline.stopping import Stopped, Stops
+from dflash.pipeline.tail import Tail
 from dflash.pipeline.view import View, clock
 
 _TICK_S = 0.25
@@ -107,7 +108,7 @@ class Attempts:
         write_json(spec, job.spec)
         result = error = passed = None
         grace: Grace | None = None
-        kills, watch = oom_kills(), Watch(job.step.limits, job.log)
+        kills, watch, tail = oom_kills(), Watch(job.step.limits, job.log), Tail(job.log)
         with self._forks(job) as forks, StepProcess(forks, spec, job.log, self.lock, self._hides(job.step)) as process:
             while not process.ended:
                 for event in process.events(_TICK_S):
@@ -124,6 +125,8 @@ class Attempts:
                     elif what == "error":
                         error = event
                 self.memory.sample()
+                if lines := tail.news():
+                    self.view.said(name, lines)
                 passed = passed or watch.passed()
                 if grace is None and (passed or self.stops.told):
                     more = "" if passed or self.is_told_once else " (once more to kill it)"

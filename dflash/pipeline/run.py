@@ -138,6 +138,7 @@ class _Run:
         self.log.write("run_started", run=self.folder.name)
         both = list(zip(self.plan.steps, self.record["steps"], strict=True))
         with self.stops.listening(), self.view, self.closing:
+            self.view.begun([each.step.name for each in self.plan.steps])
             for planned, entry in both:
                 if not planned.step.is_last and not self.stops.told:
                     self._step(planned, entry)
