@@ -99,7 +99,7 @@ Secret = Annotated[str, AfterValidator(_secret), Field(json_schema_extra={"patte
 
 
 class RetryEntry(BaseModel):
-    """`retry` of a step; a number alone is `attempts`."""
+    """`retry` of a step. A number alone is `attempts`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -123,7 +123,7 @@ class StepEntry(BaseModel):
     uses: str
     needs: list[str] = []
     when: Annotated[str, BeforeValidator(_condition), WithJsonSchema({"type": ["string", "boolean"]})] = ""
-    retry: Annotated[RetryEntry, BeforeValidator(_attempts)] = RetryEntry(attempts=1)
+    retry: Annotated[RetryEntry, BeforeValidator(_attempts)] | None = None
     timeout: Duration | None = None
     no_output_timeout: Duration | None = None
     matrix: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
