@@ -1,11 +1,13 @@
 """The verbs that look at runs, which tasks.py collects."""
 
+from collections.abc import Sequence
+
 from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
 
-from dflash import cli, cli_runs
-from dflash.cli_help import helped
+from dflash import cli, cli_runs, cli_train
+from dflash.cli_help import HELP, LOCAL, helped
 
 
 @task(auto_shortflags=False, help=helped("run", "root", "json"))
@@ -22,4 +24,22 @@ def runs(context: Context, root: str = "", json: bool = False) -> None:
     cli_runs.runs(root=root, as_json=json)
 
 
-namespace = Collection(show, runs)
+@task(
+    iterable=["set"],
+    auto_shortflags=False,
+    help={**helped("pipeline", "host", "root", "set"), "out": HELP["out_svg"]},
+)
+@cli.verb
+def graph(
+    context: Context,
+    pipeline: str = LOCAL,
+    host: str = "local",
+    root: str = "",
+    set: Sequence[str] | None = None,
+    out: str = "",
+) -> None:
+    """Draw a pipeline and what a run would do, as SVG."""
+    cli_train.graph(pipeline=pipeline, host=host, root=root, overrides=set or (), out=out)
+
+
+namespace = Collection(show, runs, graph)
