@@ -185,10 +185,10 @@ def stop(context: Context, job: str, host: str = "", grace: float = 10.0, root: 
         cli_train.stop(run=job, root=root, grace=grace)
 
 
-@task(positional=["run"], auto_shortflags=False, help={**helped("root", "wait", "json"), "run": HELP["run_away"]})
+@task(auto_shortflags=False, help={**helped("root", "wait", "json"), "run": HELP["run_left"]})
 @cli.verb
-def resume(context: Context, run: str, root: str = "", wait: bool = False, json: bool = False) -> None:
-    """Go on with a run that a host had: resume RUN."""
+def resume(context: Context, run: str = "", root: str = "", wait: bool = False, json: bool = False) -> None:
+    """Go on with a run that did not end well: resume [RUN]."""
     cli_train.resume(run=run, root=root, wait=wait, as_json=json)
 
 

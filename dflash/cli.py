@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 HOME = Path(dflash.__file__).resolve().parents[1]
 
-_OPTIONAL = {"show": "run", "build": "name", "env.verify": "name"}
+_OPTIONAL = {"show": "run", "resume": "run", "build": "name", "env.verify": "name"}
 """Verbs whose first word may be left out, and the option that it is short for."""
 
 _CHECKS = (
@@ -139,12 +139,21 @@ def _enough() -> NoReturn:
 
 def train(*, pipeline: str, host: str, root: str, overrides: Sequence[str], as_json: bool) -> None:
     """Plan a pipeline, run it, and say how it went. Exits with the status of the run."""
+    from dflash.pipeline.kinds import DEFAULT_KINDS
+    from dflash.pipeline.request import request_of
+
+    folder = root_of(root)
+    plan = planned(pipeline, host, folder, overrides)
+    run(plan, folder, request_of(plan.pipeline, overrides, plan.host, DEFAULT_KINDS, Path.cwd()), as_json)
+
+
+def run(plan: Plan, folder: Path, request: Mapping[str, Any], as_json: bool) -> NoReturn:
+    """Run a plan below `folder`, and say how it went. Exits with the status of the run."""
     from dflash.pipeline.run import execute
     from dflash.pipeline.show import show_record
     from dflash.pipeline.view import view_for
 
-    folder = root_of(root)
-    outcome = execute(planned(pipeline, host, folder, overrides), folder, view_for(sys.stderr))
+    outcome = execute(plan, folder, view_for(sys.stderr), request["kinds"], None, request)
     if as_json:
         print_json(outcome.record)
     else:

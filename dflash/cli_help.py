@@ -16,7 +16,7 @@ HELP = {
     "detach": "Start it as a job that runs on when you go, and print the job's id.",
     "job": "The job's id.",
     "job_or_run": "The id of a run that a host has, or with --host that of a job.",
-    "run_away": "The id of a run that a host had.",
+    "run_left": "The run's id (default: the newest that did not end well). `./inv resume ID` does the same.",
     "wait": "Wait for another run that is at work there, instead of being refused.",
     "offset": "The byte of a job's log to begin at (default: 0).",
     "grace": "Seconds between asking a job's processes to end and killing them (default: 10).",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -128,12 +129,36 @@ def stop(*, run: str, root: str, grace: float) -> None:
 
 
 def resume(*, run: str, root: str, wait: bool, as_json: bool) -> None:
-    """Go on with a run that a host had, as a new run of the same source, environment and pipeline."""
+    """Go on with a run (the newest that did not end well, without `run`) as a new run of the same pipeline, and for one
+    that a host had of the same source and environment, too. What is finished is not run again."""
+    from dflash.pipeline.record import AWAY, load_record
+    from dflash.pipeline.resuming import unfinished
+
+    folder = cli.root_of(root)
+    run = run or unfinished(folder)
+    if (folder / "runs" / run / AWAY).exists():
+        _resume_away(run, folder, wait, as_json)
+        return
+    load_record(folder, run)
+    if wait:
+        raise UsageError("is for a run on a host", where="--wait", cure="leave it out")
+    _resume_here(run, folder, as_json)
+
+
+def _resume_here(run: str, folder: Path, as_json: bool) -> None:
+    from dflash.pipeline.resuming import again, goes_on_with
+
+    plan, request = again(folder, run)
+    print(goes_on_with(plan, run), file=sys.stderr)
+    os.chdir(request["folder"])
+    cli.run(plan, folder, request, as_json)
+
+
+def _resume_away(run: str, folder: Path, wait: bool, as_json: bool) -> None:
     from dflash.hosts.reach import reach
     from dflash.pipeline.away import again, origin_of
     from dflash.pipeline.errand import load_errand
 
-    folder = cli.root_of(root)
     before = load_errand(folder, run)
     with reach(before.where.chain) as connection:
         ready = again(connection, before, origin_of(folder / "runs" / run))

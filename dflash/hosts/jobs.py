@@ -15,7 +15,7 @@ from tenacity import retry, retry_if_exception
 
 from dflash.errors import UsageError
 from dflash.hosts import keeper
-from dflash.hosts.command import Command, Result
+from dflash.hosts.command import Command, Result, Variables
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import HostError, LostConnection, ProgramMissing, Unreachable
 from dflash.hosts.inventory import Host
@@ -62,14 +62,17 @@ def new_id() -> str:
     return f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def start(connection: Connection, host: Host, command: Command, identity: str = "") -> str:
-    """Start a job; its id, which a caller who must know it before may have made with `new_id`.
+def start(
+    connection: Connection, host: Host, command: Command, identity: str = "", secrets: Variables | None = None
+) -> str:
+    """Start a job; its id, which a caller who must know it before may have made with `new_id`. `secrets` are variables
+    that its processes are given and that are written nowhere: the keeper inherits them, and keeps the command alone.
 
     Raises:
         ProgramMissing: there is no such program or folder.
     """
     identity = identity or new_id()
-    result = _keeper(connection, host, "start", identity, stdin=command.packed())
+    result = _keeper(connection, host, "start", identity, stdin=command.packed(), env=secrets)
     if result.status == 127:
         raise ProgramMissing(result.stderr.decode(errors="replace").strip(), layer=connection.layer)
     _require(result, connection, identity)
@@ -140,12 +143,14 @@ def _keeper(
     *more: str,
     stdin: bytes | None = None,
     sink: Callable[[bytes], object] | None = None,
+    env: Variables | None = None,
 ) -> Result:
     if not re.fullmatch(r"[A-Za-z0-9-]*", identity):
         raise UsageError(f"{identity!r} is not the id of a job", cure="./inv jobs --host H lists them")
     code = Path(keeper.__file__).read_text(encoding="utf-8")
     place = f"{folder_of(host)}/{identity}".rstrip("/")
-    return connection.run(["python3", "-IS", "-c", code, keeper.MARK, role, place, *more], stdin=stdin, stdout=sink)
+    argv = ["python3", "-IS", "-c", code, keeper.MARK, role, place, *more]
+    return connection.run(argv, stdin=stdin, stdout=sink, env=env)
 
 
 def _require(result: Result, connection: Connection, identity: str) -> None:

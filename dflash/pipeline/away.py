@@ -37,6 +37,8 @@ from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.lock import Owner
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.record import Sender, new_record, new_run
+from dflash.pipeline.redaction import secrets_of, taken
+from dflash.pipeline.request import request_of
 from dflash.pipeline.schema import Pipeline
 from dflash.pipeline.source import Origin, snapshot
 
@@ -86,12 +88,13 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     thing that takes a while. With `looks_only` nothing is put there but the source.
 
     Raises:
-        UsageError: a path of the pipeline is nowhere, or the source can not be told; nothing has been done then. Data
-            was changed meanwhile.
+        UsageError: a path of the pipeline is nowhere, a secret is not set, or the source can not be told; nothing has
+            been done then. Data was changed meanwhile.
         NotThere: `looks_only`, and the environment or some data would have to be put there first.
         DFlashError: what `order.check` raises. EnvironmentMismatch: the environment can not be made there.
         HostError: the host, or something can not be written there. StorageError: something can not be read here.
     """
+    secrets_of(order.pipeline.steps, os.environ)
     found = list(belongings(order.pipeline))
     parcels = {each: parcel(each) for each in found if not each.is_there}
     home, there = look(connection, [each.name for each in found if each.is_there])
@@ -111,12 +114,7 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
             tell(f"sending {belonging.name}")
             send(connection, root, belonging, packed)
     moved = [override(belonging, root, packed) for belonging, packed in parcels.items()]
-    request = {
-        "pipeline": {"name": Path(order.pipeline.file).name, "text": _text(Path(order.pipeline.file))},
-        "overrides": [*order.overrides, *moved],
-        "host": {"name": host.name, "gpus": host.gpus},
-        "kinds": order.kinds,
-    }
+    request = request_of(order.pipeline, [*order.overrides, *moved], host, order.kinds)
     plan, held = planned(connection, host, python, source, request)
     name = order.environment.name
     return Ready(host, name, generation, python, source, origin, request, plan, held, lock=lock)
@@ -130,7 +128,7 @@ def again(connection: Connection, errand: Errand, origin: Origin) -> Ready:
         HostError: the host.
     """
     host = errand.where
-    request = {name: value for name, value in errand.request.items() if name != "sender"}
+    request = {name: value for name, value in errand.request.items() if name != "sender"} | {"resumes": errand.run}
     source = where(connection, host, PurePosixPath(errand.source).name)
     _, there = look(connection, [errand.python])
     is_there = there[errand.python]
@@ -149,15 +147,17 @@ def again(connection: Connection, errand: Errand, origin: Origin) -> Ready:
 
 def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = False) -> tuple[Errand, Path]:
     """Start the run's job there; the errand, and its folder below `root` here. All that it takes to find the run again
-    is written before it starts. With `waits`, a run that is at work in that root is waited for, there.
+    is written before it starts; secrets, which are taken from the environment here, are not. With `waits`, a run that
+    is at work in that root is waited for, there.
 
     Raises:
-        BusyError: another run is at work there, which is named.
+        BusyError: another run is at work there, which is named. UsageError: a secret is not set.
         HostError: the host. StorageError: the folder here can not be written.
     """
     if ready.held and not waits:
         cure = f"wait for it with --wait, or end it: ./inv stop {ready.held.run}, where it was started"
         raise BusyError(f"{ready.held} is at work there", where=f"{connection.layer}: {ready.host.root}", cure=cure)
+    secrets = taken(ready.request.get("secrets", ()), os.environ)
     try:
         folder = new_run(root, f"{ready.plan.pipeline.name}-{token_hex(2)}")
         errand = _errand(ready, folder.name, waits)
@@ -170,7 +170,7 @@ def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = Fa
     try:
         if errand.environment:
             HostEnvironments(connection, ready.host).pin(errand.environment, errand.generation, errand.first)
-        jobs.start(connection, ready.host, command, errand.job)
+        jobs.start(connection, ready.host, command, errand.job, secrets)
     except LostConnection as failure:
         failure.cure = f"./inv follow {errand.run} says whether it has started"
         raise
@@ -281,10 +281,3 @@ def _variables(errand: Errand) -> dict[str, str]:
     if not errand.generation:
         return {"PYTHONPATH": errand.source, "PYTHONDONTWRITEBYTECODE": "1"}
     return {"PYTHONPATH": errand.source, "PYTHONPYCACHEPREFIX": f"{errand.root}/pycache"}
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as failure:
-        raise storage_error(failure, file) from failure

@@ -77,7 +77,7 @@ def load_errand(root: Path, run: str) -> Errand:
     except (FileNotFoundError, NotADirectoryError):
         if (path.parent / "record.json").exists():
             what = f"run {run} is one of this machine, not of a host"
-            raise UsageError(what, cure="./inv train with the same options goes on with it") from None
+            raise UsageError(what, cure=f"./inv resume {run} goes on with it") from None
         cure = "./inv runs lists them; a job of a host needs --host H"
         raise UsageError(f"there is no run {run!r}", where=str(root / "runs"), cure=cure) from None
     except OSError as failure:

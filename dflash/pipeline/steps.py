@@ -13,6 +13,7 @@ from typing import Any
 
 from dflash.atomic import sha256
 from dflash.errors import CompilationError
+from dflash.pipeline.command import COMMAND
 from dflash.pipeline.kinds import StepInputs, StepKind
 from dflash.provision.checks.here import CheckConfig
 from dflash.training import corpus
@@ -241,5 +242,6 @@ KINDS: dict[str, StepKind] = {
             sources=MODEL,
             describes="write the published layout and prove it",
         ),
+        COMMAND,
     )
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mounts import small_file_system, unwritable
-from tests.pipeline.lab import SAMPLE, Lab, none_left
+from tests.pipeline.lab import SAMPLE, WORK, Lab, none_left
 
 
 @pytest.fixture
@@ -34,6 +34,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(lab: Lab, finished: Path) -> Lab:
     """A lab in which the sample has run."""
     shutil.copytree(finished, lab.root, symlinks=True, dirs_exist_ok=True)
+    return lab
+
+
+@pytest.fixture
+def work(lab: Lab) -> Lab:
+    """Two steps in a row, another that is independent of them, and a last one."""
+    lab.file.write_text(WORK)
     return lab
 
 

@@ -10,18 +10,25 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
+import yaml
 
 from dflash.hosts.inventory import find_host
 from dflash.pipeline.events import read_jsonl
 from dflash.pipeline.keys import HOME, observe
 from dflash.pipeline.plan import Plan, make_plan
+from dflash.pipeline.redaction import Redaction
+from dflash.pipeline.request import request_of
+from dflash.pipeline.resuming import again, unfinished
 from dflash.pipeline.run import Outcome, execute
 from dflash.pipeline.schema import Pipeline, load_pipeline
 from dflash.pipeline.store import Store
 from dflash.pipeline.view import Lines
 from tests.pipeline.sample_kinds import KINDS
+
+SAMPLE_KINDS = "tests.pipeline.sample_kinds:KINDS"
 
 SAMPLE = """\
 name: sample
@@ -47,11 +54,30 @@ steps:
     needs: [train]
 """
 
+WORK = """\
+name: work
+steps:
+  - name: first
+    uses: work
+    with: {label: a}
+  - name: second
+    uses: work
+    needs: [first]
+    with: {label: b}
+  - name: other
+    uses: work
+    with: {label: c}
+finally:
+  - name: clean
+    uses: work
+    with: {label: d}
+"""
 _RUNNER = """
 import sys
 from tests.pipeline.lab import Lab
 from pathlib import Path
-outcome = Lab(Path(sys.argv[1])).run(*sys.argv[2:])
+root, *words = sys.argv[1:]
+outcome = getattr(Lab(Path(root)), words[0])(*words[1:])
 print(outcome.failure or "", file=sys.stderr)
 sys.exit(outcome.exit_code)
 """
@@ -70,6 +96,13 @@ class Lab:
     def load(self, *overrides: str) -> Pipeline:
         return load_pipeline(self.file, KINDS, overrides)
 
+    def declare(self, **steps: dict[str, Any]) -> None:
+        """Add to what the file says of steps."""
+        document = yaml.safe_load(self.file.read_text())
+        for step in (*document["steps"], *document.get("finally", [])):
+            step.update(steps.get(step["name"], {}))
+        self.file.write_text(yaml.safe_dump(document, sort_keys=False))
+
     def plan(self, *overrides: str, host: str = "local") -> Plan:
         loaded, where = self.load(*overrides), find_host(host, self.root / "hosts.yaml")
         seen = observe(loaded) if where.chain.is_local else None
@@ -82,14 +115,21 @@ class Lab:
         return next(each.why for each in self.plan(*overrides).steps if each.step.name == step)
 
     def run(self, *overrides: str) -> Outcome:
-        self.said = io.StringIO()
-        kinds = "tests.pipeline.sample_kinds:KINDS"
-        return execute(self.plan(*overrides), self.root, Lines(self.said), kinds)
+        plan = self.plan(*overrides)
+        return self._execute(plan, request_of(plan.pipeline, overrides, plan.host, SAMPLE_KINDS, self.root))
 
-    def start(self, *overrides: str) -> subprocess.Popen[str]:
+    def resume(self, run: str = "") -> Outcome:
+        """Go on with a run; the newest that did not end well without its id."""
+        return self._execute(*again(self.root, run or unfinished(self.root)))
+
+    def _execute(self, plan: Plan, request: dict[str, Any]) -> Outcome:
+        self.said = io.StringIO()
+        return execute(plan, self.root, Lines(self.said), SAMPLE_KINDS, None, request)
+
+    def start(self, *overrides: str, verb: str = "run") -> subprocess.Popen[str]:
         """The same in a process of its own."""
         return subprocess.Popen(
-            [sys.executable, "-c", _RUNNER, str(self.root), *overrides],
+            [sys.executable, "-c", _RUNNER, str(self.root), verb, *overrides],
             cwd=HOME,
             stderr=subprocess.PIPE,
             text=True,
@@ -134,6 +174,15 @@ def none_left(root: Path, within: float = 5.0) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def assert_hidden(secret: str, below: Path) -> None:
+    """Every byte of every file is looked at."""
+    files = [path for path in below.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    for path in files:
+        content = path.read_bytes()
+        assert not [form for form in Redaction([secret])._forms if form in content], path
 
 
 def _out_of(process: psutil.Process) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import hashlib
@@ -14,8 +15,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 from dflash.errors import DataError
+from dflash.hosts.failures import LostConnection
 from dflash.pipeline.kinds import StepInputs, StepKind
 
 
@@ -53,6 +56,19 @@ class TrainConfig:
 @dataclass(frozen=True)
 class WarmConfig:
     for_step: str = "train"
+
+
+@dataclass(frozen=True)
+class WorkConfig:
+    """`tally` is a file that gets a line for each beginning and each end; the first `fails` attempts fail by `fault`.
+    `tells` is a variable whose value it says in every way there is."""
+
+    label: str = ""
+    seconds: float = 0.0
+    tally: str = ""
+    fails: int = 0
+    fault: str = "raise"
+    tells: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,6 +134,12 @@ def _misbehave(fault: str, out: Path) -> None:
         os._exit(9)
     elif fault == "memory":
         raise MemoryError
+    elif fault == "lost":
+        raise LostConnection("the stream broke", layer="ssh:gpu1")
+    elif fault == "flood":
+        for _ in range(500):
+            os.write(2, b"a line of a log that is long enough to be one of many\n" * 1200)
+        os.write(2, f"the end {os.environ['PUSH_TOKEN']}\n".encode())
     elif fault == "denied":
         raise PermissionError(errno.EACCES, "Permission denied", str(out / "model.txt"))
     elif fault == "deaf":
@@ -131,6 +153,47 @@ def _misbehave(fault: str, out: Path) -> None:
         raise RuntimeError("the compiler ended with status 1")
     elif fault == "rust":
         raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+def _work(step: StepInputs) -> dict:
+    config = step.config
+    if _begun(config) <= config.fails:
+        _misbehave(config.fault, step.out)
+    said = _tell(step, os.environ[config.tells]) if config.tells else None
+    until = time.monotonic() + config.seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, 0.02))
+    made = [config.label, *((folder / "made.txt").read_text() for _, folder in sorted(step.inputs.items()))]
+    (step.out / "made.txt").write_text(" ".join(made))
+    if config.tally:
+        with open(config.tally, "a") as tally:
+            tally.write(f"end {config.label}\n")
+    return {"label": config.label, "said": said}
+
+
+def _begun(config: WorkConfig) -> int:
+    """Which execution this is, as the tally has it."""
+    if not config.tally:
+        return 1
+    line = f"begin {config.label}\n"
+    with open(config.tally, "a") as tally:
+        tally.write(line)
+    return Path(config.tally).read_text().splitlines(keepends=True).count(line)
+
+
+def _tell(step: StepInputs, value: str) -> dict:
+    encoded = base64.b64encode(value.encode()).decode()
+    for piece in (value[:3], value[3:] + "\n"):  # in two writes
+        os.write(2, piece.encode())
+        time.sleep(0.1)
+    print(repr(value), json.dumps(value), encoded, base64.b64encode(f"ann:{value}".encode()).decode())
+    print(f"https://ann:{quote(value, safe='')}@example.org/{quote_plus(value)}")
+    subprocess.run([sys.executable, "-c", f"import os; print(os.environ[{step.config.tells!r}])"], check=True)
+    step.progress.note(f"it is {value}")
+    step.progress.update(1, 2, {value: value, "bytes": encoded})
+    if step.config.fault == "tell":
+        raise DataError(f"{value} was refused", where=value, cure=f"not {value}")
+    return {value: [value, encoded]}
 
 
 def _evaluate(step: StepInputs) -> dict:
@@ -156,6 +219,7 @@ KINDS = {
         StepKind("target", TextConfig, _target, sources=("errors.py",), fingerprint=_corpus, paths=("corpus",)),
         StepKind("prewarm", WarmConfig, _prewarm, borrows=("steps", "optimizer.betas")),
         StepKind("train", TrainConfig, _train, takes=("target",), gpu=lambda config: config.gpus > 0, launches=True),
+        StepKind("work", WorkConfig, _work, takes_needs=True),
         StepKind("evaluate", EvaluateConfig, _evaluate, takes=("train",)),
     )
 }

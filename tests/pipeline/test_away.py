@@ -10,7 +10,9 @@ import re
 import signal
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 
+import psutil
 import pytest
 
 from dflash.environments.lock import read_lock
@@ -30,7 +32,7 @@ from dflash.pipeline.record import load_record, new_run
 from dflash.pipeline.source import Origin, snapshot
 from dflash.pipeline.view import Lines
 from tests.lab.service import wait_until
-from tests.pipeline.lab import Lab
+from tests.pipeline.lab import Lab, assert_hidden
 
 SHORT = """\
 name: short
@@ -41,6 +43,14 @@ steps:
   - name: train
     uses: train
     needs: [target]
+"""
+PUSH = """\
+name: push
+steps:
+  - name: push
+    uses: work
+    secrets: [PUSH_TOKEN]
+    with: {tells: PUSH_TOKEN, seconds: 1}
 """
 KINDS = "tests.pipeline.sample_kinds:KINDS"
 
@@ -155,6 +165,30 @@ def test_two_hosts_are_at_work_at_once_each_on_its_own_run(short: Lab, host: Hos
         holders = [lock.owner(Path(errand.root)) for errand in errands]
         assert [held and held.run for held in holders] == [errand.run for errand in errands]
         assert [stop(errand).code for errand in errands] == [143, 143]
+
+
+def test_a_secret_of_a_run_there_is_in_no_file_and_no_command_line(
+    short: Lab, host: Host, monkeypatch: pytest.MonkeyPatch
+):
+    short.file.write_text(PUSH)
+    monkeypatch.delenv("PUSH_TOKEN", raising=False)
+    secret, said = f"{token_hex(8)}/öäü", io.StringIO()
+    with reach(host.chain) as there:  # its agent is begun without the secret
+        with pytest.raises(UsageError, match="step push: the secret PUSH_TOKEN is not set"):
+            prepare(there, order(short, host))
+        monkeypatch.setenv("PUSH_TOKEN", secret)
+        errand, folder = launch(there, prepare(there, order(short, host)), short.root)
+        log = Path(errand.folder) / "logs" / "push.log"
+        wait_until(lambda: log.exists() and "***" in log.read_text(), "the step's first words")
+        assert not [each for each in psutil.process_iter() if secret[:16] in " ".join(each.cmdline())]
+        job, failure = follow(errand, Lines(said))
+        assert (job.code, failure) == (0, None)
+        fetch(errand, job, folder)
+    assert "it is ***" in said.getvalue()
+    assert secret[:16] not in said.getvalue()
+    assert (Path(str(host.root)) / "jobs" / errand.job / "spec").exists()
+    for root in (short.root, Path(str(host.root))):
+        assert_hidden(secret, root)
 
 
 # --- who is at work

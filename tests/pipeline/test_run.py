@@ -175,7 +175,7 @@ def test_a_second_ctrl_c_kills_a_step_that_does_not_listen(lab: Lab):
 def test_a_step_killed_from_outside_is_resumed(lab: Lab):
     first = lab.start(*SLOW)
     lab.await_event("progress", "train")
-    step = psutil.Process(first.pid).children()[0].children()[0]
+    step = psutil.Process(first.pid).children()[0].children()[0].children()[0]
     step.kill()
     _, said = first.communicate(timeout=20)
     assert first.returncode == 137
