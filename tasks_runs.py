@@ -1,0 +1,45 @@
+"""The verbs that look at runs, which tasks.py collects."""
+
+from collections.abc import Sequence
+
+from invoke.collection import Collection
+from invoke.context import Context
+from invoke.tasks import task
+
+from dflash import cli, cli_runs, cli_train
+from dflash.cli_help import HELP, LOCAL, helped
+
+
+@task(auto_shortflags=False, help=helped("run", "root", "json"))
+@cli.verb
+def show(context: Context, run: str = "", root: str = "", json: bool = False) -> None:
+    """Show a run: its figures, and what each step did and why."""
+    cli_runs.show(run=run, root=root, as_json=json)
+
+
+@task(auto_shortflags=False, help=helped("root", "json"))
+@cli.verb
+def runs(context: Context, root: str = "", json: bool = False) -> None:
+    """List the runs, oldest first."""
+    cli_runs.runs(root=root, as_json=json)
+
+
+@task(
+    iterable=["set"],
+    auto_shortflags=False,
+    help={**helped("pipeline", "host", "root", "set"), "out": HELP["out_svg"]},
+)
+@cli.verb
+def graph(
+    context: Context,
+    pipeline: str = LOCAL,
+    host: str = "local",
+    root: str = "",
+    set: Sequence[str] | None = None,
+    out: str = "",
+) -> None:
+    """Draw a pipeline and what a run would do, as SVG."""
+    cli_train.graph(pipeline=pipeline, host=host, root=root, overrides=set or (), out=out)
+
+
+namespace = Collection(show, runs, graph)
