@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.pipeline_planning import planning
 from dflash.hosts.chain import Chain, Local
 from dflash.hosts.inventory import Host
 from dflash.pipeline.keys import observe
@@ -39,7 +40,8 @@ def measure() -> dict[str, float]:
     """`step_ms`: of a step that runs; `skipped_ms`: of one that is finished already; `python_ms`: of starting a Python
     that does nothing, for comparison."""
     rounds = [_round() for _ in range(ROUNDS)]
-    return {name: round(statistics.median(each[name] for each in rounds), 1) for name in rounds[0]}
+    figures = {name: round(statistics.median(each[name] for each in rounds), 1) for name in rounds[0]}
+    return {**figures, "plan_1000_s": round(planning(1000), 2)}
 
 
 def _round() -> dict[str, float]:

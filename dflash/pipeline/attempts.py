@@ -69,6 +69,7 @@ class Attempts:
             return self._noted(job, noted)
 
         def tell(failure: AttemptFailed, wait_s: float) -> None:
+            self.save()
             more = {"wait_s": round(wait_s, 3), "error": str(failure.error)}
             self.events.write("attempt_failed", step=step.name, attempt=len(noted), reason=failure.reason, **more)
             number = f"attempt {len(noted)} of {step.retry.attempts}"

@@ -268,7 +268,8 @@ def _write(ready: Ready, errand: Errand, folder: Path) -> None:
         (folder / "source.patch").write_bytes(origin.patch)
     write_json(folder / "plan.json", ready.plan.as_json())
     errand.write(folder)
-    write_json(folder / "record.json", new_record(errand.run, ready.plan, Path(errand.root), _sender(errand)))
+    record = new_record(errand.run, ready.plan, Path(errand.root), _sender(errand))
+    write_json(folder / "record.json", {**record, "resumes": errand.request.get("resumes")})
 
 
 def _sender(errand: Errand) -> Sender:

@@ -167,6 +167,7 @@ def test_two_hosts_are_at_work_at_once_each_on_its_own_run(short: Lab, host: Hos
         assert [stop(errand).code for errand in errands] == [143, 143]
 
 
+@pytest.mark.nightly
 def test_a_secret_of_a_run_there_is_in_no_file_and_no_command_line(
     short: Lab, host: Host, monkeypatch: pytest.MonkeyPatch
 ):
