@@ -6,8 +6,8 @@ from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
 
-from dflash import cli, cli_replay, cli_runs
-from dflash.cli_help import HELP, helped
+from dflash import cli, cli_replay, cli_runs, cli_train
+from dflash.cli_help import HELP, LOCAL, helped
 
 
 @task(
@@ -59,4 +59,22 @@ def report(context: Context, run: str = "", root: str = "", out: str = "") -> No
     cli_runs.report(run=run, root=root, out=out)
 
 
-namespace = Collection(show, runs, report, replay)
+@task(
+    iterable=["set"],
+    auto_shortflags=False,
+    help={**helped("pipeline", "host", "root", "set"), "out": HELP["out_svg"]},
+)
+@cli.verb
+def graph(
+    context: Context,
+    pipeline: str = LOCAL,
+    host: str = "local",
+    root: str = "",
+    set: Sequence[str] | None = None,
+    out: str = "",
+) -> None:
+    """Draw a pipeline and what a run would do, as SVG."""
+    cli_train.graph(pipeline=pipeline, host=host, root=root, overrides=set or (), out=out)
+
+
+namespace = Collection(show, runs, report, graph, replay)

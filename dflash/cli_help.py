@@ -7,7 +7,7 @@ HELP = {
     "hosts": "Check these instead of this machine: chains or names of hosts.yaml, with commas.",
     "fix": "Mend what can be mended by itself on the host, and check again.",
     "root": "The folder that holds work/ and runs/ (default: this project's folder).",
-    "set": "Change a step's configuration: step.key=value; may be given many times.",
+    "set": "Change a step's settings, step.key=value, or what it declares, step:timeout=2h; may be given many times.",
     "json": "Print one JSON document on standard output, and nothing else there.",
     "run": "The run's id (default: the newest). It may be given as a word: show ID.",
     "script": "Send this script along and run it there, with its own interpreter; ARGV are its arguments.",
@@ -67,6 +67,7 @@ HELP = {
     "only": "Do this part alone, such as packages or uv; may be given many times.",
     "out": "Put the image's OCI tar here as well.",
     "report_out": "The file to write (default: report.html in the run's folder).",
+    "out_svg": "The file to write (default: standard output).",
     "twice": "Build it twice without a cache, and compare.",
     "reference": "The image by its digest: REPOSITORY@sha256:….",
 }

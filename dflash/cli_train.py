@@ -57,13 +57,33 @@ def plan(*, pipeline: str, host: str, root: str, overrides: Sequence[str], why: 
     """Say what a run would do. A host is asked, where it can be reached and has been made ready by a run before."""
     from dflash.pipeline.show import show_plan
 
-    there = find_host(host, cli.HOME / "hosts.yaml")
-    made = _asked(pipeline, there, overrides) if not there.chain.is_local else None
-    made = made or cli.planned(pipeline, host, cli.root_of(root), overrides)
+    made = _planned(pipeline, host, root, overrides)
     if as_json:
         cli.print_json(made.as_json())
     else:
         show_plan(made, every_reason=why)
+
+
+def graph(*, pipeline: str, host: str, root: str, overrides: Sequence[str], out: str) -> None:
+    """Draw a pipeline and what a run would do, as SVG into a file, or else on standard output."""
+    from dflash.errors import storage_error
+    from dflash.pipeline.files import write_text
+    from dflash.pipeline.graph import drawing
+
+    picture = drawing(_planned(pipeline, host, root, overrides))
+    if not out:
+        print(picture, end="")
+        return
+    try:
+        write_text(Path(out), picture)
+    except OSError as failure:
+        raise storage_error(failure, out) from failure
+
+
+def _planned(pipeline: str, host: str, root: str, overrides: Sequence[str]) -> Plan:
+    there = find_host(host, cli.HOME / "hosts.yaml")
+    made = _asked(pipeline, there, overrides) if not there.chain.is_local else None
+    return made or cli.planned(pipeline, host, cli.root_of(root), overrides)
 
 
 def _asked(pipeline: str, host: Host, overrides: Sequence[str]) -> Plan | None:

@@ -53,6 +53,16 @@ def plain(kind: Any, value: Any) -> Any:
     return _adapter(kind).dump_python([value], mode="json")[0]
 
 
+def json_schema(kind: Any) -> dict[str, Any]:
+    """The JSON Schema of `kind`, by the names that a file has."""
+    schema = _adapter(kind).json_schema(by_alias=True, mode="validation")
+    found: dict[str, Any] = schema["items"]
+    known: dict[str, Any] = schema.get("$defs", {})
+    if "$ref" in found:
+        found = known.pop(found["$ref"].rpartition("/")[2])
+    return {**found, "$defs": known} if known else found
+
+
 def suggestion(word: str, known: Iterable[str], noun: str) -> str:
     """What to do about an unknown `word`: the nearest known ones, or all of them."""
     names = sorted(known)

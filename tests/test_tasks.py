@@ -65,8 +65,8 @@ def test_the_list_fits_a_terminal_and_every_verb_and_option_has_help():
     listed = inv("--list").stdout
     verbs = [line.split()[0] for line in listed.splitlines() if line.startswith("  ")]
     assert " ".join(verbs) == (
-        "bench build check evaluate exec follow get jobs lint ping plan prewarm provision put resume runs show split "
-        "stop test train "
+        "bench build check evaluate exec follow get graph jobs lint ping plan prewarm provision put resume runs "
+        "show split stop test train "
         "cache.get cache.list cache.pin cache.put cache.remove cache.restore cache.save cache.show cache.verify "
         "env.create env.diff env.gc env.list env.lock env.pin env.rollback env.use env.verify env.wheelhouse "
         "image.verify"
@@ -118,9 +118,22 @@ def test_plan_prints_the_steps_and_which_need_a_gpu(pipeline: Path):
     assert [each["name"] for each in document["steps"]] == ["check", "target", "prewarm", "train", "evaluate"]
 
 
-def test_planning_imports_nothing_heavy(pipeline: Path):
-    done = inv("plan", *at(pipeline), look=True)
+@pytest.mark.parametrize("verb", ["plan", "graph"])
+def test_planning_imports_nothing_heavy(pipeline: Path, verb: str):
+    done = inv(verb, *at(pipeline), look=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_graph_writes_a_picture_of_the_plan(pipeline: Path):
+    out = pipeline.parent / "plan.svg"
+    done = inv("graph", *at(pipeline), "--out", str(out), "--set", "train:when=false")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert ">left out</text>" in out.read_text()
+    done = inv("graph", *at(pipeline), "--out", str(pipeline.parent))
+    assert (done.returncode, done.stderr) == (
+        5,
+        f"error: {pipeline.parent}: Is a directory; check that the path exists and can be used\n",
+    )
 
 
 def test_a_run_is_shown_listed_and_skipped_the_second_time(pipeline: Path):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from dflash.errors import StepFailed
 from dflash.pipeline.events import EventLog
 from dflash.pipeline.memory import Memory, oom_kills
 from dflash.pipeline.policy import Limits
-from dflash.pipeline.process import GRACE_S, Grace, StepProcess
+from dflash.pipeline.process import GRACE_S, Forks, Grace, StepProcess
 from dflash.pipeline.redaction import Redaction, secrets_of
 from dflash.pipeline.retrying import AttemptFailed, tried
 from dflash.pipeline.schema import Step
 from dflash.pipeline.stopping import Stopped, Stops
+from dflash.pipeline.tail import Tail
 from dflash.pipeline.view import View, clock
 
 _TICK_S = 0.25
@@ -43,7 +45,8 @@ class Job:
 @dataclass
 class Attempts:
     """Makes the attempts of one run, in its folder. `hidden` are the names of all secrets, which only the steps that
-    name them are given; `save` writes the record. `observed` is what each step's process saw of itself."""
+    name them are given; `save` writes the record; `closing` is left when the run ends. `observed` is what each step's
+    process saw of itself."""
 
     folder: Path
     lock: int
@@ -54,7 +57,9 @@ class Attempts:
     redaction: Redaction
     hidden: frozenset[str]
     save: Callable[[], object]
+    closing: contextlib.ExitStack
     is_told_once: bool = False  # by ./inv stop, elsewhere
+    shared: Forks | None = None
     observed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def result(self, job: Job, noted: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -66,6 +71,7 @@ class Attempts:
             return self._noted(job, noted)
 
         def tell(failure: AttemptFailed, wait_s: float) -> None:
+            self.save()
             more = {"wait_s": round(wait_s, 3), "error": str(failure.error)}
             self.events.write("attempt_failed", step=step.name, attempt=len(noted), reason=failure.reason, **more)
             number = f"attempt {len(noted)} of {step.retry.attempts}"
@@ -105,8 +111,8 @@ class Attempts:
         write_json(spec, job.spec)
         result = error = passed = None
         grace: Grace | None = None
-        kills, watch = oom_kills(), Watch(job.step.limits, job.log)
-        with StepProcess(spec, job.log, self.lock, self._environ(job.step), self._hides(job.step)) as process:
+        kills, watch, tail = oom_kills(), Watch(job.step.limits, job.log), Tail(job.log)
+        with self._forks(job) as forks, StepProcess(forks, spec, job.log, self.lock, self._hides(job.step)) as process:
             while not process.ended:
                 for event in process.events(_TICK_S):
                     watch.heard()
@@ -124,6 +130,8 @@ class Attempts:
                     elif what == "error":
                         error = event
                 self.memory.sample()
+                if lines := tail.news():
+                    self.view.said(name, lines)
                 passed = passed or watch.passed()
                 if grace is None and (passed or self.stops.told):
                     more = "" if passed or self.is_told_once else " (once more to kill it)"
@@ -145,10 +153,19 @@ class Attempts:
             raise AttemptFailed("memory", _failed(name, status, error, job.log, out_of_memory=True))
         raise AttemptFailed(error["reason"] if error else "exit", _failed(name, status, error, job.log))
 
-    def _environ(self, step: Step) -> dict[str, str]:
-        """A secret is for the steps that name it: another's log, which is not redacted, can then not show it."""
+    @contextlib.contextmanager
+    def _forks(self, job: Job) -> Iterator[Forks]:
+        """What the step's process is forked from: one for all steps, but for those that have variables of their own. A
+        secret is for the steps that name it alone: another's log, which is not redacted, can then not show it."""
         shown = {name: value for name, value in os.environ.items() if name not in self.hidden}
-        return {**shown, **step.env, **secrets_of([step], os.environ)}
+        own = {**job.step.env, **secrets_of([job.step], os.environ)}
+        if own:
+            with Forks({**shown, **own}, job.spec["kinds"], self.folder, job.log) as forks:
+                yield forks
+            return
+        if self.shared is None or self.shared.is_over:
+            self.shared = self.closing.enter_context(Forks(shown, job.spec["kinds"], self.folder, job.log))
+        yield self.shared
 
     def _hides(self, step: Step) -> Redaction:
         return self.redaction if step.secrets else Redaction()

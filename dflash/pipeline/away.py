@@ -267,7 +267,8 @@ def _write(ready: Ready, errand: Errand, folder: Path) -> None:
     origin.keep(folder)
     write_json(folder / "plan.json", ready.plan.as_json())
     errand.write(folder)
-    write_json(folder / "record.json", new_record(errand.run, ready.plan, Path(errand.root), origin.to_json()))
+    record = new_record(errand.run, ready.plan, Path(errand.root), origin.to_json())
+    write_json(folder / "record.json", {**record, "resumes": errand.request.get("resumes")})
 
 
 def _variables(errand: Errand) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A step's process: `python -m dflash.pipeline.child SPEC.json`, started by the runner.
+"""A step's process, forked for the runner (dflash/pipeline/forking.py) with the path of the step's spec.
 
 Two processes, split before anything heavy is imported. The keeper has no work but to leave nothing behind:
 it holds the runner's end of a pipe (its standard input), and when that closes (the runner was killed) or when
@@ -32,8 +32,8 @@ from dflash.pipeline.provenance.observing import Observing
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def main() -> None:
-    """Split into keeper and step."""
+def main(spec: Path) -> None:
+    """Split into keeper and step. Never returns."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the step orphans becomes the keeper's child, and is found
     keeper = os.getpid()
     step = os.fork()
@@ -42,7 +42,7 @@ def main() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
         os._exit(137)
-    status = _run_step(Path(sys.argv[1]))
+    status = _run_step(spec)
     # The outcome is told. Threads that a library has left running must neither delay the end nor crash it.
     atexit._run_exitfuncs()
     with contextlib.suppress(OSError):
@@ -61,8 +61,6 @@ def _prctl(option: int, value: int) -> None:
 
 def _keep(step: int) -> None:
     """Wait for the step or for the runner's death, leave no process behind, and end as the step did."""
-    import psutil  # noqa: F401 - while there is time: _kill_all is in a hurry
-
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -107,15 +105,25 @@ def _reap(step: int) -> int | None:
 
 
 def _kill_all() -> None:
-    import psutil
-
     # A process may fork between the listing and the kill; what it leaves is found by the next round.
-    while children := psutil.Process().children(recursive=True):
+    while _has_children():
+        import psutil
+
+        children = psutil.Process().children(recursive=True)
         for child in children:
             with contextlib.suppress(psutil.Error):
                 child.kill()
         psutil.wait_procs(children, timeout=1)
         _reap(0)
+
+
+def _has_children() -> bool:
+    """Quicker than listing all processes. What a child has orphaned is a child, too."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 # --- the step
@@ -275,7 +283,3 @@ def _disk_refused(failure: BaseException, out: Path) -> int | None:
         if disk.f_bavail * disk.f_frsize < _FULL:
             return errno.ENOSPC
     return None
-
-
-if __name__ == "__main__":
-    main()

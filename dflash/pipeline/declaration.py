@@ -14,6 +14,7 @@ from dflash.document import Document, Place
 from dflash.pipeline.policy import Limits, Retry
 from dflash.validation import suggestion
 
+_STRICT = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 SPELLED: Mapping[str, str] = {
@@ -24,6 +25,7 @@ SPELLED: Mapping[str, str] = {
     "exit": "exit",
 }
 """How a file spells the reasons of policy.REASONS."""
+_ON = [word for word, reason in SPELLED.items() if reason in Retry.on]
 
 _NAME = r"[a-z0-9][a-z0-9_-]{0,62}"
 _DURATION = r"([0-9]+(?:\.[0-9]+)?)([smhd])"
@@ -99,15 +101,20 @@ Secret = Annotated[str, AfterValidator(_secret), Field(json_schema_extra={"patte
 
 
 class RetryEntry(BaseModel):
-    """`retry` of a step; a number alone is `attempts`."""
+    """How often a step is tried, and why again. A number alone is `attempts`."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = _STRICT
 
     attempts: Annotated[int, Field(ge=1, le=1000)]
-    on: Annotated[list[Reason], Field(min_length=1)] = list(Retry.on)
+    """How often in all."""
+    on: Annotated[list[Reason], Field(min_length=1, json_schema_extra={"default": _ON})] = list(Retry.on)
+    """Reasons that are worth another attempt, and exit statuses; `exit` is any of these."""
     backoff: Duration = Retry.backoff_s
+    """The wait before the second attempt; it doubles with each further one."""
     max_backoff: Duration = Retry.most_s
+    """The longest wait."""
     jitter: Annotated[float, Field(ge=0, le=1)] = Retry.jitter
+    """The share of a wait that is left to chance."""
 
     def policy(self) -> Retry:
         """What the runner goes by."""
@@ -117,23 +124,37 @@ class RetryEntry(BaseModel):
 class StepEntry(BaseModel):
     """One step of `steps` or `finally`."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = _STRICT
 
     name: Name
+    """What others call it; made of small letters, digits, '_' and '-'."""
     uses: str
     needs: list[str] = []
+    """Steps that it waits for; what its kind takes comes from these."""
     when: Annotated[str, BeforeValidator(_condition), WithJsonSchema({"type": ["string", "boolean"]})] = ""
-    retry: Annotated[RetryEntry, BeforeValidator(_attempts)] = RetryEntry(attempts=1)
+    """A condition without which it is left out: host.gpus >= 8 and steps.train.status == 'ok'."""
+    retry: Annotated[RetryEntry, BeforeValidator(_attempts)] | None = None
+    """How often it is tried, and why again."""
     timeout: Duration | None = None
+    """How long one attempt may take."""
     no_output_timeout: Duration | None = None
+    """How long one attempt may say nothing."""
     matrix: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
+    """Values by name: it becomes one step for each combination of them, read as ${{ matrix.NAME }}."""
     inputs: list[Annotated[str, Field(min_length=1)]] = []
+    """Files, folders and patterns of files that it depends on, besides what its kind reads."""
     outputs: list[Annotated[str, AfterValidator(_output)]] = []
+    """Patterns of files below its folder that it must have made."""
     env: dict[str, EnvironmentText] = {}
+    """Variables of its process."""
     secrets: list[Secret] = []
+    """Names of variables that it is given from whoever starts the run, and that are written nowhere."""
     host: str | None = None
-    launcher: Any = None
+    """Where it runs: a name of hosts.yaml or a chain. Else where the run is."""
+    launcher: Annotated[Any, WithJsonSchema({"anyOf": []})] = None
+    """How a training's workers are started."""
     with_: dict[str, Any] = Field(default={}, alias="with")
+    """The settings of its kind."""
 
     def limits(self) -> Limits:
         """What the runner goes by."""
@@ -143,12 +164,16 @@ class StepEntry(BaseModel):
 class PipelineEntry(BaseModel):
     """A pipeline's file."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = _STRICT
 
     name: Name
+    """What its runs are called."""
     description: str = ""
+    """What it is for."""
     steps: Annotated[list[StepEntry], Field(min_length=1)]
+    """What is run, each after what it needs."""
     finally_: list[StepEntry] = Field(default=[], alias="finally")
+    """What is run after all others, however they ended."""
 
 
 @dataclass(frozen=True)

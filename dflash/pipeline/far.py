@@ -33,6 +33,9 @@ from dflash.pipeline.run import execute
 INTERVAL_S = 1.0
 """Progress is told at most so often: a log is followed from its beginning, after days perhaps."""
 
+SAID_INTERVAL_S = 5.0
+"""The same of the last lines of a step's log."""
+
 
 class Telling:
     """A view that writes what it is told as lines of JSON."""
@@ -41,12 +44,16 @@ class Telling:
         self._descriptor = descriptor
         self._told = float("-inf")
         self._held: dict[str, Any] | None = None
+        self._said = float("-inf")
 
     def __enter__(self) -> Telling:
         return self
 
     def __exit__(self, *failure: object) -> None:
         pass
+
+    def begun(self, steps: Sequence[str]) -> None:
+        self.say("begun", steps=list(steps))
 
     def started(self, step: str, status: str, why: Sequence[str]) -> None:
         self.say("started", step=step, status=status, why=list(why))
@@ -59,6 +66,11 @@ class Telling:
 
     def note(self, step: str, message: str) -> None:
         self.say("note", step=step, message=message)
+
+    def said(self, step: str, lines: Sequence[str]) -> None:
+        if time.monotonic() - self._said >= SAID_INTERVAL_S:
+            self._said = time.monotonic()
+            self.say("said", step=step, lines=list(lines))
 
     def finished(self, step: str, status: str, seconds: float, why: Sequence[str]) -> None:
         self._tell_held()

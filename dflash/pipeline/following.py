@@ -31,7 +31,7 @@ _MARGIN_S = 10.0
 NEVER_STARTED = "never started"
 """The state, as an errand notes it, of a run whose job is not there since it was never started."""
 
-_TOLD = ("started", "progress", "note", "finished")
+_TOLD = ("begun", "started", "progress", "note", "said", "finished")
 
 _persistent = retry(
     retry=retry_if_exception_type((LostConnection, Unreachable)),

@@ -102,11 +102,12 @@ def observe(pipeline: Pipeline, home: Path = HOME, package: Path = PACKAGE) -> S
 
 
 def _fingerprints(pipeline: Pipeline) -> dict[str, dict[str, str]]:
-    """Each is taken once for equal configs: one may read many files."""
+    """Each is taken once for all steps whose configs are the same to it: one may read many files."""
     taken: dict[tuple[str, str], dict[str, str]] = {}
     found = {}
     for step in pipeline.steps:
-        of = step.kind.name, canonical(plain(step.kind.config, step.config))
+        config, fields = plain(step.kind.config, step.config), step.kind.fingerprint_of
+        of = step.kind.name, canonical(config if fields is None else [config[name] for name in fields])
         if of not in taken:
             taken[of] = step.kind.fingerprint(step.config)
         found[step.name] = taken[of]

@@ -42,7 +42,8 @@ class StepKind:
 
     `config` is a standard-library frozen dataclass. `run` imports its room when called, and returns a result
     of plain JSON values. `takes` are the kinds it must be given. `sources` are files and folders below
-    dflash/ whose text decides the result. `fingerprint` hashes what it reads from outside the pipeline.
+    dflash/ whose text decides the result. `fingerprint` hashes what it reads from outside the pipeline, and looks at
+    the fields `fingerprint_of` of the config (None: any), so that it is taken once for steps that agree in them.
     `borrows` are the fields of the borrowed config that decide the result, by path (empty: all of them). `paths` are
     the fields that name a file, a folder or a pattern of files, which must be where the step runs.
     `takes_needs`: it is given every needed step, under the step's name in place of the kind's. `cached` False runs it
@@ -57,6 +58,7 @@ class StepKind:
     takes_needs: bool = False
     sources: tuple[str, ...] = ()
     fingerprint: Callable[[Any], dict[str, str]] = field(default=lambda config: {})
+    fingerprint_of: tuple[str, ...] | None = None
     borrows: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     cached: bool = True

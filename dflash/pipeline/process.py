@@ -8,11 +8,12 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ GRACE_S = 120.0
 """How long a step may take to save what it has when it is told to end: 14.7 GB of a large drafter take 20 s to a quick
 disk."""
 
+_NEVER_BEGAN = 1
 _PIPE = 1 << 20  # bytes: a step that says much waits seldom
 
 _SPINS = 1000  # what libgomp itself takes when it knows of more threads than cores
@@ -39,52 +41,98 @@ def calm(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, "GOMP_SPINCOUNT": str(_SPINS)}
 
 
+class Forks:
+    """Starts processes of steps that have an environment in common, by forking one that has imported all they need.
+    Use as a context manager; leaving it ends that process, and none that it forked."""
+
+    def __init__(self, environ: Mapping[str, str], kinds: str, folder: Path, log: Path) -> None:
+        paths = [str(HOME), *filter(None, [environ.get("PYTHONPATH")])]
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, log.open("ab") as errors:
+            words = ["-m", "dflash.pipeline.forking", kinds, str(theirs.fileno()), str(folder)]
+            self._process = subprocess.Popen(
+                [sys.executable, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,  # all that it ever says is why it can not begin
+                env={**calm(environ), "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self._ended: dict[int, int] = {}
+
+    def __enter__(self) -> Forks:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._socket.close()
+        self._process.wait()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has been killed."""
+        return self._process.poll() is not None
+
+    def start(self, spec: Path, descriptors: Sequence[int]) -> int | None:
+        """Fork a process with these as standard input, output, error and lock; None when there is no process left to
+        fork."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self._socket, [os.fsencode(spec)], descriptors)
+            while words := self._next():
+                if len(words) == 1:
+                    return words[0]
+        return None
+
+    def status(self, pid: int, timeout: float | None = 0) -> int | None:
+        """The exit status of a process that has ended, minus a signal's number when one killed it, waiting at most
+        `timeout` seconds for its end; that of a kill when the process that forked it was killed."""
+        while pid not in self._ended and select.select([self._socket], [], [], timeout)[0]:
+            if self._next() is None:
+                self._ended[pid] = -signal.SIGKILL
+        return self._ended.get(pid)
+
+    def _next(self) -> list[int] | None:
+        try:
+            words = [int(word) for word in self._socket.recv(256).split()]
+        except ConnectionResetError:
+            words = []
+        if len(words) == 2:
+            self._ended[words[0]] = os.waitstatus_to_exitcode(words[1])
+        return words or None
+
+
 class StepProcess:
     """A running step: its events, and ways to end it. Use as a context manager; leaving it kills the step."""
 
-    def __init__(self, spec: Path, log: Path, lock: int, environ: Mapping[str, str], redaction: Redaction) -> None:
-        paths = [str(HOME), *filter(None, [environ.get("PYTHONPATH")])]
-        self._redaction = redaction
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "dflash.pipeline.child", str(spec)],
-                stdin=subprocess.PIPE,  # closes when this process dies, however it dies: the keeper's signal
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE if redaction else errors,
-                env={**calm(environ), "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
-                pass_fds=(lock,),
-                start_new_session=True,
-            )
-        assert self._process.stdout is not None
-        self._events = self._process.stdout.fileno()
+    def __init__(self, forks: Forks, spec: Path, log: Path, lock: int, redaction: Redaction) -> None:
+        self._forks, self._redaction = forks, redaction
+        alive, self._alive = os.pipe()  # closes when this process dies, however it dies: the keeper's signal
+        self._events, events = os.pipe()
+        said, errors = os.pipe() if redaction else (None, os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666))
+        self._pid = forks.start(spec, (alive, events, errors, lock))
+        for descriptor in (alive, events, errors):
+            os.close(descriptor)
         self._rest = b""
         self.ended = False
-        self._logging: threading.Thread | None = None
-        if self._process.stderr:
-            self._logging = threading.Thread(target=self._write_log, args=(self._process.stderr.fileno(), log))
+        self._said = said
+        self._logging = threading.Thread(target=self._write_log, args=(said, log)) if said is not None else None
+        if self._logging:
             self._logging.start()
 
     def __enter__(self) -> StepProcess:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()  # the keeper kills all it has
-        self._process.wait()
-        self._process.stdout.close()
-        if self._logging and self._process.stderr:
+        os.close(self._alive)  # the keeper kills all it has
+        self.wait()
+        os.close(self._events)
+        if self._logging and self._said is not None:
             self._logging.join()  # all that could write to it have ended
-            self._process.stderr.close()
-
-    @property
-    def pid(self) -> int:
-        """Of the keeper, whose descendants are the step."""
-        return self._process.pid
+            os.close(self._said)
 
     def events(self, timeout: float) -> list[dict[str, Any]]:
         """What the step said, waiting at most `timeout` seconds for it; sets `ended` after its last word."""
-        gone = self._process.poll() is not None
+        gone = self._status(0) is not None
         if not select.select([self._events], [], [], 0 if gone else timeout)[0]:
             self.ended = gone
             return []
@@ -97,11 +145,17 @@ class StepProcess:
 
     def stop(self) -> None:
         """Tell the step to save what it has and end. What it started itself is ended after it."""
-        self._process.send_signal(signal.SIGTERM)
+        if self._pid is not None and self._status(0) is None:
+            os.kill(self._pid, signal.SIGTERM)
 
     def wait(self) -> int:
         """The step's exit status; minus a signal's number when one killed it."""
-        return self._process.wait()
+        status = self._status(None)
+        assert status is not None
+        return status
+
+    def _status(self, timeout: float | None) -> int | None:
+        return _NEVER_BEGAN if self._pid is None else self._forks.status(self._pid, timeout)
 
     def _write_log(self, source: int, log: Path) -> None:
         with contextlib.suppress(OSError):

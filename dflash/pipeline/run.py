@@ -128,6 +128,7 @@ class _Run:
     stops: Stops = field(default_factory=Stops)
     done: dict[str, Done] = field(default_factory=dict)
     failures: list[DFlashError] = field(default_factory=list)
+    closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def execute(self) -> Outcome:
         self.store = Store(self.root)
@@ -143,7 +144,8 @@ class _Run:
         self._save()
         self.log.write("run_started", run=self.folder.name)
         both = list(zip(self.plan.steps, self.record["steps"], strict=True))
-        with self.stops.listening(), self.view:
+        with self.stops.listening(), self.view, self.closing:
+            self.view.begun([each.step.name for each in self.plan.steps])
             for planned, entry in both:
                 if not planned.step.is_last and not self.stops.told:
                     self._step(planned, entry)
@@ -167,6 +169,7 @@ class _Run:
             redaction,
             hidden,
             self._save,
+            self.closing,
             told_once,
         )
 

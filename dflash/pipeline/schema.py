@@ -137,7 +137,7 @@ class _Making:
             given,
             None,
             self._when(step, needs),
-            entry.retry.policy(),
+            entry.retry.policy() if entry.retry else Retry(),
             entry.limits(),
             tuple(as_text(each) for each in self._filled(step, "inputs", entry.inputs, combination)),
             tuple(entry.outputs),

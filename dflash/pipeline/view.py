@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from dflash.pipeline.policy import LEFT_OUT
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 _LINE_INTERVAL_S = 5.0
 _BAR = 12  # columns
@@ -16,17 +19,22 @@ IDLE = ("skipped", "blocked", LEFT_OUT)
 
 
 class View(Protocol):
-    """Receives what happens in a run; a context manager around all of it."""
+    """Receives what happens in a run; a context manager around all of it. `begun` has all steps' names, in their
+    order, and `said` the last lines of a step's log when it has grown."""
 
     def __enter__(self) -> View: ...
 
     def __exit__(self, *failure: object) -> None: ...
+
+    def begun(self, steps: Sequence[str]) -> None: ...
 
     def started(self, step: str, status: str, why: Sequence[str]) -> None: ...
 
     def progress(self, step: str, done: int, total: int, metrics: Mapping[str, Any]) -> None: ...
 
     def note(self, step: str, message: str) -> None: ...
+
+    def said(self, step: str, lines: Sequence[str]) -> None: ...
 
     def finished(self, step: str, status: str, seconds: float, why: Sequence[str]) -> None: ...
 
@@ -53,6 +61,9 @@ class Lines:
     def __exit__(self, *failure: object) -> None:
         pass
 
+    def begun(self, steps: Sequence[str]) -> None:
+        pass
+
     def started(self, step: str, status: str, why: Sequence[str]) -> None:
         self._say(step, f"{'goes on' if status == 'resume' else 'starts'}: {short_why(why)}")
         self._eta, self._shown, self._held = Eta(), float("-inf"), ""
@@ -69,6 +80,9 @@ class Lines:
     def note(self, step: str, message: str) -> None:
         self._say(step, message)
 
+    def said(self, step: str, lines: Sequence[str]) -> None:
+        pass  # its log has them
+
     def finished(self, step: str, status: str, seconds: float, why: Sequence[str]) -> None:
         if self._held:
             self._say(step, self._held)
@@ -83,23 +97,33 @@ class Lines:
 
 
 class Bar:
-    """A progress bar for the step at work, with its figures; finished steps stay as lines above."""
+    """A progress bar for the step at work, with its figures, and the last lines of its log below it; finished steps
+    stay as lines above."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
+        from rich.live import Live
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
         from rich.table import Column
 
+        self._lines: Sequence[str] = ()
+        self._places: dict[str, str] = {}
         self._console = Console(file=stream, highlight=False)
         whole = Column(no_wrap=True, overflow="ignore")
         self._bar = Progress(
             SpinnerColumn(),
+            TextColumn("{task.fields[place]}", style="dim", table_column=whole),
             TextColumn("[bold]{task.description:<10}", markup=True, table_column=whole),
             BarColumn(bar_width=_BAR, table_column=Column(min_width=_BAR)),
             TextColumn("{task.fields[count]}", table_column=whole),
             TextColumn("{task.fields[left]}", table_column=whole),
             TextColumn("{task.fields[figures]}", markup=False, table_column=whole),
             console=self._console,
+        )
+        self._live = Live(
+            get_renderable=self._drawn,
+            console=self._console,
+            refresh_per_second=10,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -108,23 +132,28 @@ class Bar:
         self._eta = Eta()
 
     def __enter__(self) -> Bar:
-        self._bar.start()
+        self._live.start()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._bar.stop()
+        self._live.stop()
+
+    def begun(self, steps: Sequence[str]) -> None:
+        self._places = {step: f"{number}/{len(steps)}" for number, step in enumerate(steps, 1)}
 
     def started(self, step: str, status: str, why: Sequence[str]) -> None:
-        self._eta = Eta()
+        self._eta, self._lines = Eta(), ()
         verb = "goes on" if status == "resume" else "starts"
         self._console.print(f"{step:<10} {verb}: {short_why(why)}", markup=False, style="dim")
-        self._task = self._bar.add_task(step, total=None, count="", figures="", left="")
+        place = self._places.get(step, "")
+        self._task = self._bar.add_task(step, total=None, count="", figures="", left="", place=place)
 
     def progress(self, step: str, done: int, total: int, metrics: Mapping[str, Any]) -> None:
         left = self._eta.left(done, total)
         count, ends = f"{done}/{total}", f"{clock(left)} left" if left else ""
         # On a narrow terminal only the figures give way: rich would shorten every column alike.
-        room = self._console.width - len(f"* {step:<10}  {count} {ends} ") - _BAR
+        place = self._places.get(step, "")
+        room = self._console.width - len(f"* {place} {step:<10}  {count} {ends} ") - _BAR
         self._bar.update(
             self._task, completed=done, total=total, count=count, figures=shortened(figures(metrics), room), left=ends
         )
@@ -132,7 +161,18 @@ class Bar:
     def note(self, step: str, message: str) -> None:
         self._console.print(f"{step:<10} {message}", markup=False)
 
+    def said(self, step: str, lines: Sequence[str]) -> None:
+        self._lines = lines
+
+    def _drawn(self) -> Group:
+        from rich.console import Group
+        from rich.text import Text
+
+        below = [Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis") for line in self._lines]
+        return Group(self._bar, *below)
+
     def finished(self, step: str, status: str, seconds: float, why: Sequence[str]) -> None:
+        self._lines = ()
         if self._task is not None:
             self._bar.remove_task(self._task)
             self._task = None

@@ -64,6 +64,7 @@ def test_a_step_that_succeeds_at_its_second_attempt_is_finished_like_any_other(w
     assert attempts(again, "first") == []
 
 
+@pytest.mark.nightly
 def test_an_attempt_goes_on_from_what_the_one_before_left(lab: Lab):
     lab.declare(train={"timeout": 1.2, "retry": {"attempts": 3, **QUICK}})
     outcome = lab.run("train.steps=10", "train.seconds=0.1")
@@ -144,6 +145,7 @@ def test_a_stop_while_a_step_waits_for_its_next_attempt_ends_at_once(work: Lab, 
     assert tally.read_text() == "begin a\n"
 
 
+@pytest.mark.nightly
 def test_after_a_second_signal_no_last_step_runs(work: Lab, tally: Path):
     run = work.start(f"first.tally={tally}", "first.fails=1", "first.fault=deaf")
     folder = work.await_event("step_started", "first")
@@ -170,7 +172,7 @@ def test_a_step_has_its_variables_and_its_secrets_and_no_other_steps(work: Lab, 
     assert of(outcome.record, "first")["result"]["said"]["blue"][0] == "blue"
 
 
-@pytest.mark.parametrize("fault", ["raise", "tell"])
+@pytest.mark.parametrize("fault", ["raise", pytest.param("tell", marks=pytest.mark.nightly)])
 def test_a_secret_is_nowhere_below_the_root_and_in_nothing_that_is_said(
     work: Lab, fault: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
@@ -195,6 +197,7 @@ def test_a_secret_that_is_missing_is_told_before_anything_runs(work: Lab, monkey
     assert not (work.root / "runs").exists()
 
 
+@pytest.mark.nightly
 def test_a_step_that_says_much_is_not_held_up_by_its_secrets(work: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PUSH_TOKEN", "hunter22")
     work.declare(first={"secrets": ["PUSH_TOKEN"]})

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from dflash import cli_train
 from dflash.errors import DataError, UsageError
+from dflash.pipeline import lock
 from dflash.pipeline.record import load_record
 from dflash.pipeline.resuming import again, goes_on_with, unfinished
+from tests.lab.service import wait_until
 from tests.pipeline.lab import Lab, end, none_left
 
 LINES = """\
@@ -71,6 +74,7 @@ def kill_and_resume(lab: Lab, tally: Path, after_s: float) -> None:
     time.sleep(after_s)
     end(run, signal.SIGKILL)
     assert none_left(lab.root)
+    wait_until(lambda: lock.owner(lab.root) is None, "the end of the last process that had the lock")
     records = list((lab.root / "runs").glob("*/record.json"))
     if records and load_record(lab.root)["status"] == "ok":
         return
@@ -112,7 +116,10 @@ def test_a_run_killed_at_fifty_random_moments_ends_like_one_left_in_peace(tmp_pa
 # --- which run is gone on with, and what is said
 
 
-def test_the_newest_run_that_did_not_end_well_is_gone_on_with_once(work: Lab):
+def test_the_newest_run_that_did_not_end_well_is_gone_on_with_once(
+    work: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(work.root)
     with pytest.raises(UsageError, match=r"every run has ended well, or is at work; \./inv runs lists them"):
         unfinished(work.root)
     assert work.run("second.fails=1").exit_code == 1
@@ -124,7 +131,11 @@ def test_the_newest_run_that_did_not_end_well_is_gone_on_with_once(work: Lab):
     )
     assert request["overrides"] == ["second.fails=1"]
     work.file.unlink()  # the run has kept what it was asked to do
-    assert work.resume().exit_code == 1
+    with pytest.raises(UsageError, match="--wait: is for a run on a host"):
+        cli_train.resume(run=failed, root=str(work.root), wait=True, as_json=False)
+    with pytest.raises(SystemExit, match="1"):
+        cli_train.resume(run="", root=str(work.root), wait=False, as_json=False)
+    assert capsys.readouterr().err.startswith(f"goes on with run {failed}; finished: first, other; goes on with: sec")
     record = load_record(work.root)
     assert (record["resumes"], unfinished(work.root)) == (failed, record["id"])
     assert str(work.file) in (work.runs()[-1] / "request.json").read_text()

@@ -13,10 +13,12 @@ import psutil
 import pytest
 
 from dflash.errors import BusyError, DFlashError, StorageError, UsageError
+from dflash.pipeline import lock
 from dflash.pipeline.events import read_jsonl
 from dflash.pipeline.record import load_record, new_run, runs
 from dflash.pipeline.run import execute
 from dflash.pipeline.view import Lines
+from tests.lab.service import wait_until
 from tests.pipeline.lab import SAMPLE, Lab, end, none_left, step_processes
 
 SLOW = ("train.steps=200", "train.seconds=0.1")
@@ -132,6 +134,7 @@ def test_a_killed_runner_leaves_no_process_and_the_next_run_resumes(lab: Lab):
     assert len(step_processes(lab.root)) > 3  # the runner, its keeper, the step and what that has left
     end(first, signal.SIGKILL)
     assert none_left(lab.root)
+    wait_until(lambda: lock.owner(lab.root) is None, "the end of the last process that had the lock")
     record = load_record(lab.root, run.name)
     assert record["status"] == of(record, "train")["status"] == "interrupted"
     assert lab.statuses(*SLOW, "train.fault=leave")["train"] == "resume"
@@ -175,7 +178,7 @@ def test_a_second_ctrl_c_kills_a_step_that_does_not_listen(lab: Lab):
 def test_a_step_killed_from_outside_is_resumed(lab: Lab):
     first = lab.start(*SLOW)
     lab.await_event("progress", "train")
-    step = psutil.Process(first.pid).children()[0].children()[0]
+    step = psutil.Process(first.pid).children()[0].children()[0].children()[0]
     step.kill()
     _, said = first.communicate(timeout=20)
     assert first.returncode == 137

@@ -11,6 +11,8 @@ from dflash.errors import CompilationError
 from dflash.pipeline.kinds import StepInputs
 from dflash.pipeline.steps import KINDS
 from dflash.progress import Silent
+from dflash.training.config import PrewarmConfig, TargetConfig, TrainConfig
+from dflash.training.dataconfig import DataConfig
 from tests.training.small import CONFIG, rows
 
 
@@ -45,3 +47,31 @@ def test_what_this_machine_compiles_with_makes_the_pre_warm_run_again(monkeypatc
     monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
     after = KINDS["prewarm"].fingerprint(None)
     assert {name for name in before if before[name] != after[name]} == {"overrides"}
+
+
+class Looked:
+    """A config that notes which of its fields are looked at."""
+
+    def __init__(self, config: object) -> None:
+        self.__dict__.update(_config=config, seen=set())
+
+    def __getattr__(self, name: str) -> object:
+        self.seen.add(name)
+        return getattr(self._config, name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("target", TargetConfig(corpus_bytes=100_000)),
+        ("target", TargetConfig(folder=".")),
+        ("data", DataConfig(corpus_bytes=100_000)),
+        ("data", DataConfig(file="README.md", corpus_bytes=100_000)),
+        ("prewarm", PrewarmConfig("train")),
+        ("train", TrainConfig(start=".")),
+    ],
+)
+def test_a_fingerprint_looks_only_at_the_fields_that_its_kind_says(kind: str, config: object):
+    looked = Looked(config)
+    KINDS[kind].fingerprint(looked)
+    assert looked.seen <= set(KINDS[kind].fingerprint_of)

@@ -7,10 +7,12 @@ import os
 import pty
 import re
 import time
+from pathlib import Path
 
 import pytest
 
 from dflash.pipeline.process import calm
+from dflash.pipeline.tail import Tail, last_lines
 from dflash.pipeline.view import Bar, shortened, view_for
 
 
@@ -35,18 +37,45 @@ def test_on_a_narrow_terminal_the_figures_give_way_and_nothing_else(columns: int
         bar = view_for(terminal)
         assert isinstance(bar, Bar)
         with bar:
+            bar.begun(["data", "train"])
             bar.started("train", "run", ("it has not been made before",))
             bar.progress("train", 120, 400, METRICS)
             time.sleep(0.05)
             bar.progress("train", 121, 400, METRICS)
-            bar._bar.refresh()
+            bar.said("train", ["rank 0 is at work", "x" * 300])
+            bar._live.refresh()
     said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", read_all(ours))
     os.close(ours)
     drawn = next(line for line in re.split(r"[\r\n]+", said) if "121/400" in line)
-    assert re.search(r"train +━+.*━ 121/400 \S+( s)? left", drawn)
+    assert re.search(r"2/2 train +━+.*━ 121/400 \S+( s)? left", drawn)
     assert len(drawn.rstrip()) <= columns
     assert ("lr 0.002" in drawn) == (columns == 200)
     assert "loss 4.688" in drawn
+    below = [line for line in re.split(r"[\r\n]+", said) if "rank 0 is at work" in line or "xxx" in line]
+    assert len(below) >= 2
+    assert all(len(line.rstrip()) <= columns for line in below)
+
+
+def test_the_last_lines_of_a_log_are_as_a_terminal_has_them_in_the_end():
+    text = "first\n\x1b[32mgreen\x1b[0m\n\n 10%\r 90%\r\nbell\x07\n"
+    assert last_lines(text) == ["green", " 90%", "bell"]
+    assert last_lines("one", most=5) == ["one"]
+    assert last_lines("") == []
+
+
+def test_a_log_is_looked_at_when_it_has_grown(tmp_path: Path):
+    log = tmp_path / "log"
+    log.write_text("of an attempt before\n")
+    tail = Tail(log, interval_s=0.0)
+    assert tail.news() == []
+    with log.open("a") as file:
+        file.write("a\nb\nc\nd\n")
+    assert tail.news() == ["b", "c", "d"]
+    assert tail.news() == []
+    assert Tail(tmp_path / "none", interval_s=0.0).news() == []
+    with log.open("a") as file:
+        file.write("e\n")
+    assert Tail(log).news() == []  # it was looked at just now
 
 
 def test_what_does_not_fit_ends_in_an_ellipsis():
