@@ -119,7 +119,7 @@ def make_plan(
         contents[step.name] = decision.content
         why = decision.why
         if decision.status != LEFT_OUT and planned_when(step, host) is None:
-            why = (*why, f"if then {step.when}")
+            why = (f"only if {step.when}, which is known then", *why)
         gpu = decision.status != LEFT_OUT and needs_gpu(step, pipeline)
         key = keys.get(step.name, "")
         steps.append(PlannedStep(step, fields, key, decision.status, why, gpu, decision.changes))
