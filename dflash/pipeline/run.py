@@ -19,7 +19,7 @@ from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
 from dflash.pipeline.process import Grace, StepProcess
-from dflash.pipeline.provenance import manifest
+from dflash.pipeline.provenance import lines, manifest
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
 from dflash.pipeline.source import origin
 from dflash.pipeline.store import Attempt, Done, Store
@@ -120,6 +120,7 @@ class _Run:
         self.record = new_record(self.folder.name, self.plan, self.root, self._source())
         self._save()
         self.record["provenance"] = manifest.begun(self.plan, self.root, self.kinds, self.known)
+        lines.keep(self.plan.pipeline, self.folder)
         self._save()
         self.log.write("run_started", run=self.folder.name)
         failure: DFlashError | None = None

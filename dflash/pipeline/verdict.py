@@ -156,6 +156,8 @@ def _noise(replays: Sequence[Made]) -> Noise:
             most: dict[tuple[str, str], float] = {}
             for step, row, again in _paired(one.rows, other.rows):
                 for name, size in _sizes(row, again):
+                    if size == inf:  # one of them broke down, which makes no difference a small one
+                        continue
                     most[step, name] = max(most.get((step, name), 0.0), size)
                     key = (step, row["step"], name)
                     found[key] = max(found.get(key, 0.0), most[step, name])
