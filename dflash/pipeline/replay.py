@@ -190,8 +190,9 @@ def _rows(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> lis
     return []
 
 
-def others_like(root: Path, replay: Replay, run: str) -> Iterator[Made]:
-    """The other replays of the same run on the same host, of which all is here."""
+def others_like(root: Path, replay: Replay, new: Mapping[str, Any]) -> Iterator[Made]:
+    """The other replays of the same run on the same host, from which `new` differs in nothing that is known: where data
+    or a flag is another, numbers that differ are no noise."""
     for each in runs(root):
         try:
             record = load_record(root, each)
@@ -199,7 +200,7 @@ def others_like(root: Path, replay: Replay, run: str) -> Iterator[Made]:
             continue
         told = record.get("replay") or {}
         is_like = told.get("of") == replay.record["id"] and record["host"] == replay.host.name
-        if each != run and is_like and record["status"] == "ok":
+        if each != new["id"] and is_like and record["status"] == "ok" and not compare(record, new):
             yield made_by(root, record)
 
 
@@ -213,7 +214,7 @@ def judge(root: Path, replay: Replay, run: str, accepted: Sequence[str]) -> tupl
     if "provenance" not in record:
         raise DataError("its record does not say what it was made from", where=f"run {run}")
     found = compared(replay, record, accepted, kept(root / "runs" / run))
-    others = list(others_like(root, replay, run))
+    others = list(others_like(root, replay, record))
     verdict = judged(made_by(root, replay.record), made_by(root, record), found.differences, others)
     record["replay"] = {
         "of": replay.record["id"],
