@@ -77,7 +77,7 @@ _STEPS = ("config", "steps")
 _ONE_STEP = "only one of the pipelines has this step"
 
 _NEVER = re.compile(
-    r"source\.(?:remote|dirty)|environment\.(?:name|generation|min_driver)|config\.(?:text|overrides|argv|file|digest)"
+    r"source\.remote|environment\.(?:name|generation|min_driver)|config\.(?:text|overrides|argv|file|digest)"
     r"|config\.steps\..*\bseed"
     r"|variables\..*\.(?:PYTHONPATH|VIRTUAL_ENV|(?:DFLASH|MASTER|TORCHELASTIC|SLURM)_\w+|\w+_(?:DIR|HOME|CACHE|PTXAS_PATH))"
     r"|(?:cache|artifacts|metrics|attempts|predecessor)\b.*"
@@ -126,7 +126,7 @@ def _known(record: Mapping[str, Any]) -> Mapping[str, Any]:
         return dict(provenance)
     names = {"lock": "lock_id", "python": "python", "torch": "torch"}
     environment = {name: record.get(there) for name, there in names.items()}
-    return {"source": {"commit": record.get("commit")}, "environment": environment}
+    return {"source": {name: record.get(name) for name in ("commit", "dirty")}, "environment": environment}
 
 
 def _flat(value: Any, path: Path = ()) -> dict[Path, Any]:

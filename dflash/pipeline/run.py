@@ -163,6 +163,9 @@ class _Run:
         # What was planned may have become better: an input that was made again may be the same as before.
         decision = decide(step, planned.key, planned.fields, contents, self.store)
         entry.update(planned=decision.status, why=list(decision.why))
+        if decision.status == "resume" and self.record["provenance"]["predecessor"] is None:
+            before = self.store.look(kind.name, planned.key).started_by
+            self.record["provenance"]["predecessor"] = {"run": before, "how": "resumed"}
         if decision.status == "skip":
             found = self.store.look(kind.name, planned.key).done
             assert found is not None

@@ -66,8 +66,12 @@ def test_the_first_line_that_is_another_is_named_where_it_can_be_told():
     assert told.cause == "other data: talk.jsonl, from line 3 on"
 
 
-def made(rows: list[dict[str, Any]], files: dict[str, Any]) -> Made:
-    record = {"steps": [{"name": "train", "kind": "train"}], "provenance": {"artifacts": {"train": files}}}
+def made(rows: list[dict[str, Any]], files: dict[str, Any], status: str = "ok") -> Made:
+    record = {
+        "status": status,
+        "steps": [{"name": "train", "kind": "train"}],
+        "provenance": {"artifacts": {"train": files}},
+    }
     return Made({"train": rows} if rows else {}, record)
 
 
@@ -76,7 +80,7 @@ def test_a_verdict_says_what_came_of_doing_a_run_again(case: dict[str, Any]):
     before, after = case.get("files", ({}, {}))
     differences = [Difference(field, 1, 2, "tolerable", cause) for field, cause in case.get("differences", ())]
     others = [made(rows, after) for rows in case.get("others", ())]
-    found = judged(made(case["old"], before), made(case["new"], after), differences, others)
+    found = judged(made(case["old"], before, case.get("status", "ok")), made(case["new"], after), differences, others)
     assert {name: getattr(found, name) for name in case["expect"]} == case["expect"]
     assert found.is_good == (case["expect"]["kind"] in ("bit-identical", "within noise"))
     assert case["expect"]["kind"] in str(found) or found.kind == "within noise"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,11 +15,14 @@ from typing import Any
 
 import pytest
 
+from dflash.environments.wheelhouse import fill
 from dflash.pipeline.comparing import compare
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.record import load_record
 from dflash.pipeline.replay import made_by
 from dflash.pipeline.verdict import judged
+from tests.hosts.conftest import lab_sshd  # noqa: F401 - a fixture
+from tests.lab.sshd import Sshd
 
 PIPELINE = """\
 name: tiny
@@ -50,6 +54,10 @@ steps:
 """
 
 
+TAKEN = re.sub(r"with: \{layers.*?\}", "with: {folder: model}", PIPELINE, flags=re.DOTALL)
+"""The same with a target that is there already."""
+
+
 @dataclass
 class Desk:
     """A folder with a pipeline, its data, and a run that has ended."""
@@ -73,6 +81,7 @@ class Desk:
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
     folder = tmp_path_factory.mktemp("desk")
     (folder / "tiny.yaml").write_text(PIPELINE)
+    (folder / "taken.yaml").write_text(TAKEN)
     words = [f"{number} and {number} is {2 * number}, which is even, as any sum of two equals" for number in range(64)]
     talk = [[{"role": "user", "content": "And?"}, {"role": "assistant", "content": text}] for text in words]
     (folder / "talk.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in talk))
@@ -99,6 +108,28 @@ def test_a_real_training_is_done_again_to_the_last_bit(desk: Desk):
     assert any("gomp" in name for name in made["libraries"]["train"])
     assert made["seeds"]["flags"]["train"]["deterministic_algorithms"] is False
     assert made["artifacts"]["train"]["draft/model.safetensors"]["tensors"]
+
+
+@pytest.mark.nightly
+def test_it_is_the_same_to_the_last_bit_on_a_host_behind_sshd_in_an_environment_made_there(
+    desk: Desk,
+    lab_sshd: Sshd,  # noqa: F811
+    tmp_path: Path,
+):
+    wheels = Path(os.environ.get("DFLASH_TEST_WHEELS", tmp_path / "wheels"))
+    if not wheels.exists():
+        fill(HOME / "envs" / "local", wheels)
+    target = next(step for step in load_record(desk.folder, desk.run)["steps"] if step["kind"] == "target")
+    shutil.copytree(desk.folder / target["folder"] / "model", desk.folder / "model")
+    code, record, said = desk.inv("train", "--pipeline", "taken.yaml")
+    assert code == 0, said
+    # The Python there is another patch release, whose standard library a text is made of that this run does not read.
+    there = ("--host", "ssh:lab-bash", "--wheels", str(wheels), "--accept", "data.data.corpus")
+    code, told, said = desk.inv("replay", record["id"], *there)
+    assert code == 0, said
+    assert told["verdict"]["kind"] == "bit-identical"
+    assert {each["severity"] for each in told["differences"]} <= {"tolerable"}
+    assert not [field for field in causes(told) if field.startswith(("libraries.", "environment.packages.", "source."))]
 
 
 @pytest.mark.nightly
