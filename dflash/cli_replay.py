@@ -42,16 +42,16 @@ def replay(
         there = replace(there, root=str(folder))
     record = load_record(folder, run)
     with restored(folder / "runs" / record["id"]) as source:
-        wanted = replay_of(record, source, there)
+        wanted = replay_of(record, folder / "runs" / record["id"], source, there)
         with _reached(there) as connection:
-            found = compared(wanted, probe(connection, wanted, folder), accept)
+            seen, texts = probe(connection, wanted, folder)
+            found = compared(wanted, seen, accept, texts)
             _show_comparison(found, f"{there.name} is compared with run {record['id']}", as_json)
-            if plan:
-                if as_json:
-                    cli.print_json({"run": record["id"], "host": there.name, **_plain(found)})
-                require(found, record["id"])
-                return
+            if as_json and (plan or found.blocking):
+                cli.print_json({"run": record["id"], "host": there.name, **_plain(found)})
             require(found, record["id"])
+        if plan:
+            return
         made = [_done_again(wanted, folder, accept, wheels) for _ in range(1 + noise)]
     _say(wanted, folder, made[0], accept, as_json)
 

@@ -77,7 +77,9 @@ def belongings_of(step: Step) -> Iterator[Belonging]:
 
 def files_named(name: str) -> tuple[dict[str, Path], str]:
     """The files that a path or a pattern names here, by their paths from the folder that it begins in; and what it is
-    from there. Raises OSError."""
+    from there; an empty name names nothing. Raises OSError."""
+    if not name:
+        return {}, ""
     base, named = _split(os.path.normpath(name))
     return {str(path.relative_to(base)): path for path in _found(base, named) if path.is_file()}, named
 

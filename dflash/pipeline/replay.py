@@ -23,7 +23,7 @@ from dflash.hosts.inventory import Host
 from dflash.pipeline.answer import read_there
 from dflash.pipeline.away import Order, Ready, prepare
 from dflash.pipeline.belongings import belongings, belongings_of
-from dflash.pipeline.comparing import Difference, compare, same
+from dflash.pipeline.comparing import Difference, compare, same, with_lines
 from dflash.pipeline.events import read_jsonl
 from dflash.pipeline.files import digest
 from dflash.pipeline.kinds import load_kinds
@@ -32,6 +32,7 @@ from dflash.pipeline.provenance.artifacts import METRICS
 from dflash.pipeline.provenance.data import hashed
 from dflash.pipeline.provenance.environment import environment
 from dflash.pipeline.provenance.hashes import Hashes
+from dflash.pipeline.provenance.lines import Lines, first_other, kept, lines
 from dflash.pipeline.record import load_record, runs
 from dflash.pipeline.restoring import Restored
 from dflash.pipeline.schema import Pipeline, load_pipeline
@@ -46,6 +47,7 @@ class Replay:
 
     record: Mapping[str, Any]
     source: Restored
+    lines: Lines
     host: Host
     pipeline: Pipeline
     environment: Path
@@ -68,8 +70,8 @@ class Comparison:
         return tuple(each for each in self.differences if each.severity == "blocking")
 
 
-def replay_of(record: Mapping[str, Any], source: Restored, host: Host) -> Replay:
-    """What doing a run again takes.
+def replay_of(record: Mapping[str, Any], run: Path, source: Restored, host: Host) -> Replay:
+    """What doing the run in the folder `run` again takes.
 
     Raises:
         UsageError: the run is from before runs were recorded whole, or its pipeline can not be read any more.
@@ -96,13 +98,13 @@ def replay_of(record: Mapping[str, Any], source: Restored, host: Host) -> Replay
     pipeline = load_pipeline(file, kinds, config["overrides"])
     moved = {each.setting for each in belongings(pipeline) if re.search(r"/data/[0-9a-f]{16}/", each.name)}
     typed = [each for each in config["overrides"] if each.partition("=")[0] not in moved or "/data/" not in each]
-    return Replay(record, source, host, load_pipeline(file, kinds, typed) if moved else pipeline, folder)
+    return Replay(record, source, kept(run), host, load_pipeline(file, kinds, typed) if moved else pipeline, folder)
 
 
-def probe(connection: Connection, replay: Replay, root: Path) -> dict[str, Any]:
+def probe(connection: Connection, replay: Replay, root: Path) -> tuple[dict[str, Any], Lines]:
     """What is known of the machine before anything is done there, as a record has it: the machine itself, the
     environment that would be made or is there, and of the data what lies here. What was not looked at yet counts as
-    unchanged. `root` is where hashes are remembered.
+    unchanged. `root` is where hashes are remembered. Second, the lines of the texts that lie here.
 
     Raises:
         HostError: the host. StorageError: a file here can not be read.
@@ -118,14 +120,17 @@ def probe(connection: Connection, replay: Replay, root: Path) -> dict[str, Any]:
                 for each in belongings_of(step):
                     if is_here or not each.is_there:
                         known.setdefault(step.name, {}).update(hashed(each, hashes))
+        seen = lines(replay.pipeline)
     except OSError as failure:
         raise storage_error(failure) from failure
-    return {"provenance": {**found, "environment": around, "data": known}}
+    return {"provenance": {**found, "environment": around, "data": known}}, seen
 
 
-def compared(replay: Replay, new: Mapping[str, Any], accepted: Sequence[str]) -> Comparison:
-    """The run's record against another, or a probe."""
-    return Comparison(same(replay.record, new), tuple(compare(replay.record, new, accepted)))
+def compared(replay: Replay, new: Mapping[str, Any], accepted: Sequence[str], seen: Lines) -> Comparison:
+    """The run's record against another, or a probe; `seen` are the lines of the texts that were read for that."""
+    found = compare(replay.record, new, accepted)
+    told = with_lines(found, lambda step, name: first_other(replay.lines, seen, step, name))
+    return Comparison(same(replay.record, new), tuple(told))
 
 
 def require(comparison: Comparison, run: str) -> None:
@@ -166,7 +171,7 @@ def made_ready(
         what = f"the source of run {run} is from before a run could be done again: it would skip what is finished"
         raise UsageError(what, cure="use ./inv train with the same options; that run can be replayed")
     there = read_there(connection, ready.host, ready.python, ready.source, ready.request)
-    require(compared(replay, {"provenance": {"data": there}}, accepted), run)
+    require(compared(replay, {"provenance": {"data": there}}, accepted, {}), run)
     return ready
 
 
@@ -185,8 +190,9 @@ def _rows(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> lis
     return []
 
 
-def others_like(root: Path, replay: Replay, run: str) -> Iterator[Made]:
-    """The other replays of the same run on the same host, of which all is here."""
+def others_like(root: Path, replay: Replay, new: Mapping[str, Any]) -> Iterator[Made]:
+    """The other replays of the same run on the same host, from which `new` differs in nothing that is known: where data
+    or a flag is another, numbers that differ are no noise."""
     for each in runs(root):
         try:
             record = load_record(root, each)
@@ -194,7 +200,7 @@ def others_like(root: Path, replay: Replay, run: str) -> Iterator[Made]:
             continue
         told = record.get("replay") or {}
         is_like = told.get("of") == replay.record["id"] and record["host"] == replay.host.name
-        if each != run and is_like and record["status"] == "ok":
+        if each != new["id"] and is_like and record["status"] == "ok" and not compare(record, new):
             yield made_by(root, record)
 
 
@@ -207,8 +213,8 @@ def judge(root: Path, replay: Replay, run: str, accepted: Sequence[str]) -> tupl
     record = load_record(root, run)
     if "provenance" not in record:
         raise DataError("its record does not say what it was made from", where=f"run {run}")
-    found = compared(replay, record, accepted)
-    others = list(others_like(root, replay, run))
+    found = compared(replay, record, accepted, kept(root / "runs" / run))
+    others = list(others_like(root, replay, record))
     verdict = judged(made_by(root, replay.record), made_by(root, record), found.differences, others)
     record["replay"] = {
         "of": replay.record["id"],

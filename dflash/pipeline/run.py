@@ -24,7 +24,7 @@ from dflash.pipeline.launchers import config as launchers
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
 from dflash.pipeline.policy import LEFT_OUT
-from dflash.pipeline.provenance import manifest
+from dflash.pipeline.provenance import lines, manifest
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
 from dflash.pipeline.redaction import Redaction, secrets_of
 from dflash.pipeline.report.writing import write_report
@@ -140,6 +140,7 @@ class _Run:
         self.record["resumes"] = self.request["resumes"] if self.request else None
         self._save()
         self.record["provenance"] = manifest.begun(self.plan, self.root, self.kinds, self.known)
+        lines.keep(self.plan.pipeline, self.folder)
         self.attempts = self._attempts()
         self._save()
         self.log.write("run_started", run=self.folder.name)
@@ -231,6 +232,9 @@ class _Run:
         # What was planned may have become better: an input that was made again may be the same as before.
         decision = decide(step, planned.key, planned.fields, contents, self.store)
         entry.update(planned=decision.status, why=list(decision.why))
+        if decision.status == "resume" and self.record["provenance"]["predecessor"] is None:
+            before = self.store.look(kind.name, planned.key).started_by
+            self.record["provenance"]["predecessor"] = {"run": before, "how": "resumed"}
         if decision.status == "skip":
             found = self.store.look(kind.name, planned.key).done
             assert found is not None

@@ -96,19 +96,19 @@ def judged(old: Made, new: Made, differences: Sequence[Difference], others: Sequ
             kind: Kind = "within noise" if noise and _is_noise(pairs, noise) else "diverged"
             first = replace(whole, kind=kind, step=int(row["step"]), name=_label(step, name, old.rows))
             return replace(first, old=row.get(name), new=again.get(name), cause=cause, field=field)
-    wrong = [name for name in shared if before[name] != after[name]] + sorted(before.keys() ^ after.keys())
-    wrong += [
-        f"the number of rows of {name}"
-        for name in old.rows.keys() & new.rows.keys()
-        if _differ_in_length(old, new, name)
-    ]
-    if wrong:
-        return replace(whole, kind="diverged", name=wrong[0], cause=cause, field=field)
+    if others_made := [name for name in shared if before[name] != after[name]] + list(_only_one_has(old, new)):
+        return replace(whole, kind="diverged", name=others_made[0], cause=cause, field=field)
     return whole
 
 
-def _differ_in_length(old: Made, new: Made, name: str) -> bool:
-    return len(old.rows[name]) != len(new.rows[name])
+def _only_one_has(old: Made, new: Made) -> Iterator[str]:
+    """Files and rows that one made and the other did not. A run that came to no end made less; that is no difference in
+    what it computed."""
+    if old.record.get("status", "ok") == "ok":
+        yield from sorted(_files(old.record).keys() ^ _files(new.record).keys())
+        for name in sorted(old.rows.keys() & new.rows.keys()):
+            if len(old.rows[name]) != len(new.rows[name]):
+                yield f"the number of rows of {name}"
 
 
 def _paired(old: Rows, new: Rows) -> Iterator[tuple[str, Row, Row]]:
@@ -156,6 +156,8 @@ def _noise(replays: Sequence[Made]) -> Noise:
             most: dict[tuple[str, str], float] = {}
             for step, row, again in _paired(one.rows, other.rows):
                 for name, size in _sizes(row, again):
+                    if size == inf:  # one of them broke down, which makes no difference a small one
+                        continue
                     most[step, name] = max(most.get((step, name), 0.0), size)
                     key = (step, row["step"], name)
                     found[key] = max(found.get(key, 0.0), most[step, name])

@@ -39,8 +39,12 @@ def environment(home: Path = HOME, prefix: Path | None = None) -> dict[str, Any]
 
 
 def packages() -> dict[str, str]:
-    """The version of each distribution that is installed, by its name as PEP 503 has it."""
-    found = {normalised(each.name): each.version for each in metadata.distributions() if each.name}
+    """The version of each distribution that is installed, by its name as PEP 503 has it: of several, of that which is
+    imported."""
+    found: dict[str, str] = {}
+    for each in metadata.distributions():
+        if each.name:
+            found.setdefault(normalised(each.name), each.version)
     return dict(sorted(found.items()))
 
 
