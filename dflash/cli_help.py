@@ -63,6 +63,13 @@ HELP = {
     "only": "Do this part alone, such as packages or uv; may be given many times.",
     "out": "Put the image's OCI tar here as well.",
     "report_out": "The file to write (default: report.html in the run's folder).",
+    "of_pipeline": "Only those of this pipeline, by its name.",
+    "of_status": "Only those that are: running, ok, failed, interrupted or damaged.",
+    "run_a": "A run's id.",
+    "run_b": "The other run's id.",
+    "runs": "The ids of one or more runs.",
+    "outputs": "Delete what their steps made, too, unless another run has it.",
+    "preview": "Delete nothing; show what would go, and what that would free.",
     "twice": "Build it twice without a cache, and compare.",
     "reference": "The image by its digest: REPOSITORY@sha256:….",
 }
