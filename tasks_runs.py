@@ -51,11 +51,14 @@ def rm(
     cli_runs.remove(wanted=run or (), outputs=outputs, root=root, preview=plan)
 
 
-@task(auto_shortflags=False, help={**helped("run", "root"), "out": HELP["report_out"]})
+@task(
+    auto_shortflags=False,
+    help={**helped("run", "root"), "out": HELP["report_out"], "to": HELP["report_to"], "python": HELP["report_python"]},
+)
 @cli.verb
-def report(context: Context, run: str = "", root: str = "", out: str = "") -> None:
+def report(context: Context, run: str = "", root: str = "", out: str = "", to: str = "", python: str = "") -> None:
     """Write a run's report, one HTML page: report RUN."""
-    cli_runs.report(run=run, root=root, out=out)
+    cli_runs.report(run=run, root=root, out=out, to=to, python=python)
 
 
 namespace = Collection(show, runs, compare, rm, report)

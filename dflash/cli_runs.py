@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dflash.cli import print_json, root_of
 from dflash.errors import UsageError
@@ -74,10 +75,25 @@ def remove(*, wanted: Sequence[str], outputs: bool, root: str, preview: bool) ->
     print(f"freed {freed}")
 
 
-def report(*, run: str, root: str, out: str) -> None:
-    """Write a run's report, and say where it is."""
+def report(*, run: str, root: str, out: str, to: str, python: str) -> None:
+    """Write a run's report, and say where it is; or write the run for another program to show."""
     from dflash.pipeline.record import load_record
     from dflash.pipeline.report.writing import write_report
 
     folder = root_of(root)
-    print(write_report(folder, load_record(folder, run or None), Path(out).expanduser() if out else None))
+    record = load_record(folder, run or None)
+    if to:
+        _track(folder, record, to, out, python)
+        return
+    print(write_report(folder, record, Path(out).expanduser() if out else None))
+
+
+def _track(root: Path, record: Mapping[str, Any], to: str, place: str, python: str) -> None:
+    from dflash.pipeline.report.tracking import PACKAGES, track
+
+    if to not in PACKAGES:
+        raise UsageError(f"there is no {to!r} to write to", where="--to", cure=suggestion(to, PACKAGES, "choices"))
+    if not place:
+        raise UsageError("--out is missing", cure="name a folder, or for MLflow a tracking URI")
+    track(root, record, to, place, python)
+    print(f"{record['id']}: written for {to} to {place}")
