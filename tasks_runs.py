@@ -45,18 +45,48 @@ def show(context: Context, run: str = "", root: str = "", json: bool = False) ->
     cli_runs.show(run=run, root=root, as_json=json)
 
 
-@task(auto_shortflags=False, help=helped("root", "json"))
+@task(
+    auto_shortflags=False,
+    help={**helped("root", "json"), "pipeline": HELP["of_pipeline"], "status": HELP["of_status"]},
+)
 @cli.verb
-def runs(context: Context, root: str = "", json: bool = False) -> None:
+def runs(context: Context, pipeline: str = "", status: str = "", root: str = "", json: bool = False) -> None:
     """List the runs, oldest first."""
-    cli_runs.runs(root=root, as_json=json)
+    cli_runs.runs(pipeline=pipeline, status=status, root=root, as_json=json)
 
 
-@task(auto_shortflags=False, help={**helped("run", "root"), "out": HELP["report_out"]})
+@task(
+    positional=["a", "b"],
+    auto_shortflags=False,
+    help={**helped("root", "json"), "a": HELP["run_a"], "b": HELP["run_b"]},
+)
 @cli.verb
-def report(context: Context, run: str = "", root: str = "", out: str = "") -> None:
+def compare(context: Context, a: str, b: str, root: str = "", json: bool = False) -> None:
+    """Show two runs side by side: compare A B."""
+    cli_runs.compare(a=a, b=b, root=root, as_json=json)
+
+
+@task(
+    iterable=["run"],
+    auto_shortflags=False,
+    help={**helped("outputs", "root"), "run": HELP["runs"], "plan": HELP["preview"]},
+)
+@cli.verb
+def rm(
+    context: Context, run: Sequence[str] | None = None, outputs: bool = False, root: str = "", plan: bool = False
+) -> None:
+    """Delete runs, and what only they made: rm RUN..."""
+    cli_runs.remove(wanted=run or (), outputs=outputs, root=root, preview=plan)
+
+
+@task(
+    auto_shortflags=False,
+    help={**helped("run", "root"), "out": HELP["report_out"], "to": HELP["report_to"], "python": HELP["report_python"]},
+)
+@cli.verb
+def report(context: Context, run: str = "", root: str = "", out: str = "", to: str = "", python: str = "") -> None:
     """Write a run's report, one HTML page: report RUN."""
-    cli_runs.report(run=run, root=root, out=out)
+    cli_runs.report(run=run, root=root, out=out, to=to, python=python)
 
 
 @task(
@@ -77,4 +107,4 @@ def graph(
     cli_train.graph(pipeline=pipeline, host=host, root=root, overrides=set or (), out=out)
 
 
-namespace = Collection(show, runs, report, graph, replay)
+namespace = Collection(show, runs, compare, rm, report, graph, replay)

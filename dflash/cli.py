@@ -34,8 +34,11 @@ R = TypeVar("R")
 
 HOME = Path(dflash.__file__).resolve().parents[1]
 
-_OPTIONAL = {"show": "run", "report": "run", "resume": "run", "build": "name", "env.verify": "name"}
+_OPTIONAL = {"show": "run", "report": "run", "resume": "run", "rm": "run", "build": "name", "env.verify": "name"}
 """Verbs whose first word may be left out, and the option that it is short for."""
+
+_SEVERAL = {"rm"}
+"""Those of which more words are the same."""
 
 _CHECKS = (
     ("ruff", "check"),
@@ -47,9 +50,10 @@ _CHECKS = (
 def main(words: Sequence[str] | None = None) -> None:
     """`./inv`: Invoke on tasks.py. It has no optional positional, so `show RUN` becomes `show --run=RUN`."""
     arguments = list(sys.argv[1:] if words is None else words)
-    option = _OPTIONAL.get(arguments[0]) if len(arguments) > 1 and not arguments[1].startswith("-") else None
-    if option:
-        arguments[1] = f"--{option}={arguments[1]}"
+    option, place = _OPTIONAL.get(arguments[0]) if arguments else None, 1
+    while option and place < len(arguments) and not arguments[place].startswith("-"):
+        arguments[place] = f"--{option}={arguments[place]}"
+        option, place = option if arguments[0] in _SEVERAL else None, place + 1
     if arguments[-1:] == ["--set"] and "--" not in arguments:  # Invoke would take it as said, and leave it out
         sys.exit(_say(UsageError("--set needs step.key=value", cure="try --set train.steps=100")))
     sys.path.insert(0, str(HOME))

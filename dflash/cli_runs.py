@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dflash.cli import print_json, root_of
+from dflash.errors import UsageError
+from dflash.validation import suggestion
 
 
 def show(*, run: str, root: str, as_json: bool) -> None:
@@ -19,22 +23,77 @@ def show(*, run: str, root: str, as_json: bool) -> None:
         show_record(record, str(root_of(root) / "runs" / record["id"]))
 
 
-def runs(*, root: str, as_json: bool) -> None:
-    """List the runs, oldest first."""
-    from dflash.pipeline.record import listed
+def runs(*, pipeline: str, status: str, root: str, as_json: bool) -> None:
+    """List the runs, oldest first: all, or those of a pipeline, or of a status."""
+    from dflash.pipeline.record import STATUSES, listed
     from dflash.pipeline.show import show_runs
 
-    records = listed(root_of(root))
+    if status and status not in STATUSES:
+        cure = suggestion(status, STATUSES, "statuses")
+        raise UsageError(f"there is no status {status!r}", where="--status", cure=cure)
+    records = [
+        each
+        for each in listed(root_of(root))
+        if (not pipeline or each["pipeline"] == pipeline) and (not status or each["status"] == status)
+    ]
     if as_json:
         print_json({"runs": records})
     else:
         show_runs(records)
 
 
-def report(*, run: str, root: str, out: str) -> None:
-    """Write a run's report, and say where it is."""
+def compare(*, a: str, b: str, root: str, as_json: bool) -> None:
+    """Show two runs side by side."""
+    from dflash.pipeline.record import load_record
+    from dflash.pipeline.show import show_comparison
+    from dflash.pipeline.sidebyside import side_by_side
+
+    folder = root_of(root)
+    found = side_by_side(folder, load_record(folder, a), load_record(folder, b))
+    if as_json:
+        print_json(found.as_json())
+    else:
+        show_comparison(found)
+
+
+def remove(*, wanted: Sequence[str], outputs: bool, root: str, preview: bool) -> None:
+    """Delete runs, and say what that frees; or only say it."""
+    from dflash.pipeline.removing import plan_removal
+    from dflash.pipeline.removing import remove as delete
+    from dflash.pipeline.show import show_removals
+
+    if not wanted:
+        raise UsageError("no run is named", cure="name one or more: ./inv rm RUN; ./inv runs lists them")
+    folder = root_of(root)
+    removals = plan_removal(folder, wanted, outputs=outputs)
+    show_removals(removals)
+    freed = f"{sum(each.bytes for each in removals) / 1e6:,.1f} MB"
+    if preview:
+        print(f"would free {freed}; nothing was deleted")
+        return
+    delete(folder, removals)
+    print(f"freed {freed}")
+
+
+def report(*, run: str, root: str, out: str, to: str, python: str) -> None:
+    """Write a run's report, and say where it is; or write the run for another program to show."""
     from dflash.pipeline.record import load_record
     from dflash.pipeline.report.writing import write_report
 
     folder = root_of(root)
-    print(write_report(folder, load_record(folder, run or None), Path(out).expanduser() if out else None))
+    record = load_record(folder, run or None)
+    if to:
+        _track(folder, record, to, out, python)
+        return
+    print(write_report(folder, record, Path(out).expanduser() if out else None))
+
+
+def _track(root: Path, record: Mapping[str, Any], to: str, place: str, python: str) -> None:
+    from dflash.pipeline.report.tracking import PACKAGES, track
+
+    if to not in PACKAGES:
+        raise UsageError(f"there is no {to!r} to write to", where="--to", cure=suggestion(to, PACKAGES, "choices"))
+    if not place:
+        raise UsageError("--out is missing", cure="name a folder, or for MLflow a tracking URI")
+    track(root, record, to, place, python)
+    print(f"{record['id']}: written for {to} to {place}")

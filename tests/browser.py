@@ -1,4 +1,9 @@
-"""Headless Chromium, driven over the DevTools protocol through a pair of pipes: no port, no library."""
+"""Headless Chromium, driven over the DevTools protocol through a pair of pipes: no port, no library.
+
+    PYTHONPATH=. .venv/bin/python tests/browser.py runs/ID/report.html
+
+takes the two pictures of a report that are in the README, docs/report.png and docs/report-dark.png.
+"""
 
 from __future__ import annotations
 
@@ -137,3 +142,16 @@ def browser() -> Iterator[Page]:
         process.wait()
         os.close(commands)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def main() -> None:
+    """Take the pictures: the top of the page, for screens of two pixels a point."""
+    docs = Path(__file__).parents[1] / "docs"
+    with browser() as page:
+        for scheme, name in (("light", "report.png"), ("dark", "report-dark.png")):
+            page.open(Path(sys.argv[1]).absolute(), 960, scheme=scheme, scale=2)
+            (docs / name).write_bytes(page.picture(height=904))
+
+
+if __name__ == "__main__":
+    main()

@@ -92,6 +92,8 @@ def test_the_list_fits_a_terminal_and_every_verb_and_option_has_help():
         (["plan", "--host", "shh:gpu1"], "there is no hop 'shh'; did you mean 'ssh'?"),
         (["plan", "--host", "gpu1"], "'gpu1' is a name, and there is no inventory"),
         (["show", "--root", "/nonexistent"], "there is no run yet"),
+        (["runs", "--status", "okay"], "there is no status 'okay'; did you mean 'ok'?"),
+        (["report", "absent", "--root", "/nonexistent"], "there is no run yet"),
         (["train", "--wait"], "--environment, --wheels and --wait are for a run on a host; name a host"),
         (["train", "--host", "gpu1,gpu2"], "train takes one host; give each a ./inv train of its own"),
         (["follow", "absent"], "there is no run 'absent'; ./inv runs lists them; a job of a host needs --host H"),
@@ -152,6 +154,12 @@ def test_a_run_is_shown_listed_and_skipped_the_second_time(pipeline: Path):
     assert listed[0]["id"] == record["id"]
     assert len(listed) == 2
     assert record["id"] in inv("runs", *root).stdout
+    compared = inv("compare", record["id"], listed[1]["id"], *root, look=True)
+    assert compared.returncode == 0, compared.stderr
+    assert "acceptance length" in compared.stdout
+    reported = inv("report", *root, look=True)
+    assert reported.returncode == 0, reported.stderr
+    assert Path(reported.stdout.strip()).parent.name == listed[1]["id"]
 
 
 def test_a_failed_run_exits_as_its_step_did_and_still_gives_its_record(pipeline: Path):

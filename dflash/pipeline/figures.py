@@ -18,9 +18,16 @@ class Figure:
     value: float
     unit: str = ""
 
-    @property
-    def text(self) -> str:
-        return shown(self.value, self.unit)
+
+@dataclass(frozen=True)
+class Pair:
+    """A figure of two runs, a and b; None where one does not have it."""
+
+    name: str
+    label: str
+    unit: str
+    a: float | None
+    b: float | None
 
 
 def shown(value: float, unit: str) -> str:
@@ -33,6 +40,15 @@ def shown(value: float, unit: str) -> str:
         return f"{value / 1000:.2f} GB"
     number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{number} {unit}" if unit else number
+
+
+def change(pair: Pair) -> str:
+    """How b differs from a: `same`, `+12.5%`, or nothing where that can not be told."""
+    if pair.a is None or pair.b is None:
+        return ""
+    if pair.a == pair.b:
+        return "same"
+    return f"{(pair.b - pair.a) / abs(pair.a):+.1%}" if pair.a else ""
 
 
 _OF_RUN = (
@@ -66,6 +82,18 @@ _OF_STEP = {
 def figures(record: Mapping[str, Any]) -> list[Figure]:
     """All that the record has: of the run, of its steps' results, and each step's time."""
     return [*_figures(record)]
+
+
+def paired(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Pair]:
+    """The figures of two records, in the order of the first."""
+    one, other = ({each.name: each for each in figures(record)} for record in (a, b))
+    return [_pair(one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])]
+
+
+def _pair(a: Figure | None, b: Figure | None) -> Pair:
+    known = a or b
+    assert known is not None
+    return Pair(known.name, known.label, known.unit, a.value if a else None, b.value if b else None)
 
 
 def _figures(record: Mapping[str, Any]) -> Iterator[Figure]:

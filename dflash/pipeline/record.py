@@ -22,6 +22,8 @@ from dflash.validation import suggestion
 _LIFTED = ("acceptance_length", "acceptance_length_untrained", "greedy_identical", "greedy_total")
 _FIELDS = {"id", "pipeline", "host", "status", "started", "wall_s", "peak_rss_mb", "steps"}
 
+STATUSES = ("running", "ok", "failed", "interrupted", "damaged")
+"""Of a run, as `listed` gives them."""
 
 AWAY = "remote.json"
 """Beside the record of a run that another machine has, or had: where it is."""

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dflash.pipeline.figures import change, shown
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.view import clock, short_why
+
+if TYPE_CHECKING:
+    from dflash.pipeline.removing import Removal
+    from dflash.pipeline.sidebyside import Comparison
 
 _STYLES = {
     "ok": "green",
@@ -69,13 +74,36 @@ def show_record(record: Mapping[str, Any], folder: str, stream: TextIO | None = 
         figures.append(f"replay of {again['of']}: {again['said']}")
     for figure in figures:
         console.print(Text(figure))
-    table = _table("step", "status", "time", "MB", "why")
+    hosts = {step.get("host") for step in record["steps"]} - {None, "", record["host"]}
+    table = _table("step", *["host"] * bool(hosts), "status", "time", "MB", "why")
     for step in record["steps"]:
         why = step["error"] or short_why(step["why"])
         state = Text(step["status"], style=_STYLES.get(step["status"], ""))
-        table.add_row(Text(step["name"]), state, clock(step["seconds"]), f"{step['peak_rss_mb']:,.0f}", Text(why))
+        host = [Text(step.get("host") or record["host"])] * bool(hosts)
+        name, size = Text(step["name"]), f"{step['peak_rss_mb']:,.0f}"
+        table.add_row(name, *host, state, clock(step["seconds"]), size, Text(why))
+        attempts = step.get("attempts") or []
+        for each in attempts if len(attempts) > 1 else ():
+            told = Text(f"attempt {each['number']}: {each.get('error') or each['status']}")
+            table.add_row("", *[""] * bool(hosts), "", clock(each["seconds"] or 0), "", told, style="dim")
     console.print(table)
+    if made_from := _made_from(record):
+        console.print(Text(made_from))
     console.print(Text(f"everything about it: {folder}"))
+
+
+def _made_from(record: Mapping[str, Any]) -> str:
+    """What the run was made from, in a line."""
+    commit = record.get("commit")
+    gpus = (record.get("provenance") or {}).get("gpus") or {}
+    parts = [
+        commit and f"commit {commit[:12]}{' with changes' if record.get('dirty') else ''}",
+        record.get("lock_id") and f"lock {record['lock_id'][:12]}",
+        record.get("python") and f"Python {record['python']}",
+        record.get("torch") and f"torch {record['torch']}",
+        gpus.get("models") and f"{len(gpus['models'])} x {gpus['models'][0]}",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def show_runs(records: Sequence[Mapping[str, Any]], stream: TextIO | None = None) -> None:
@@ -93,6 +121,46 @@ def show_runs(records: Sequence[Mapping[str, Any]], stream: TextIO | None = None
     console_on(stream).print(table)
 
 
+def show_comparison(found: Comparison, stream: TextIO | None = None) -> None:
+    """Two runs: their figures, their metrics at equal steps, and what differs."""
+    console = console_on(stream)
+    table = _table("figure", "a", "b", "change", right=("a", "b", "change"))
+    for each in found.figures:
+        values = ("" if value is None else shown(value, each.unit) for value in (each.a, each.b))
+        table.add_row(Text(each.label), *values, change(each))
+    console.print(Text(f"a: {found.a}\nb: {found.b}\n"), table)
+    for training, steps in found.trainings.items():
+        names = list(dict.fromkeys(name for met in steps for name in met.figures))
+        heads = [f"{name} {side}" for name in names for side in "ab"]
+        table = _table("step", *heads, right=("step", *heads))
+        for met in steps:
+            cells = [value for name in names for value in met.figures.get(name, (None, None))]
+            table.add_row(f"{met.step:,}", *("" if value is None else f"{value:.6g}" for value in cells))
+        console.print(Text(f"\n{training}, at equal steps"), table)
+    if not found.differences:
+        console.print("\nBoth were made from the same, as far as both records know.")
+        return
+    table = _table("field", "", "a", "b", "what it means")
+    for one in found.differences:
+        severity = Text(one.severity, style="red" if one.severity == "blocking" else "dim")
+        sides = [Text(_brief(value)) for value in (one.old, one.new)]
+        table.add_row(Text(one.field), severity, *sides, Text(one.cause))
+    console.print(Text("\nmade from"), table)
+
+
+def _brief(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def show_removals(removals: Sequence[Removal], stream: TextIO | None = None) -> None:
+    """A line a folder, and what all of them take."""
+    table = _table("what", "run", "MB", "folder")
+    for each in removals:
+        table.add_row(Text(each.what), Text(each.run), f"{each.bytes / 1e6:,.1f}", Text(str(each.folder)))
+    console_on(stream).print(table)
+
+
 def console_on(stream: TextIO | None = None) -> Console:
     """A console for tables on `stream` (default: standard output)."""
     stream = stream or sys.stdout
@@ -100,8 +168,8 @@ def console_on(stream: TextIO | None = None) -> Console:
     return Console(file=stream, highlight=False, width=None if stream.isatty() else 200)
 
 
-def _table(*names: str) -> Table:
+def _table(*names: str, right: Sequence[str] = ("time", "MB", "acceptance")) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in names:
-        table.add_column(name, justify="right" if name in ("time", "MB", "acceptance") else "left")
+        table.add_column(name, justify="right" if name in right else "left")
     return table

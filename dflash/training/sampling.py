@@ -217,6 +217,15 @@ def rows_from(log: Path, start: int) -> Iterator[tuple[dict[str, Any], int]]:
             yield row, end
 
 
+def row_ending_at(log: Path, end: int) -> dict[str, Any]:
+    """The row whose line ends at byte `end` of a log; an empty one if there is none. Raises StorageError."""
+    try:
+        with log.open("rb") as file:
+            return _row(_last_line(file, end)) or {}
+    except OSError as failure:
+        raise storage_error(failure, log) from failure
+
+
 def _row(line: bytes) -> dict[str, Any] | None:
     if not line.endswith(b"\n"):
         return None

@@ -19,7 +19,7 @@ def page(contents: Contents) -> str:
     """The whole page."""
     record = contents.record
     title, state = escape(str(record["id"])), escape(str(record["status"]))
-    where = f"{escape(str(record['pipeline']))} on {escape(str(record['host']))}"
+    where = f"pipeline {escape(str(record['pipeline']))}, host {escape(str(record['host']))}"
     host = str(record["host"])
     sections = [
         _section("Where the time went", _card(timeline(record["steps"], contents.spans, host))),

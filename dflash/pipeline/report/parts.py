@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from dflash.pipeline.comparing import Difference
-from dflash.pipeline.figures import figures, shown
+from dflash.pipeline.figures import change, paired, shown
 from dflash.pipeline.report.charts import bars
 from dflash.pipeline.view import clock
 
@@ -126,19 +126,12 @@ def differences(found: Sequence[Difference]) -> str:
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """The figures that both runs have, side by side."""
-    before = {each.name: each for each in figures(old)}
     rows = [
-        [each.label, shown(before[each.name].value, each.unit), each.text, _change(before[each.name].value, each.value)]
-        for each in figures(new)
-        if each.name in before
+        [each.label, shown(each.a, each.unit), shown(each.b, each.unit), change(each)]
+        for each in paired(old, new)
+        if each.a is not None and each.b is not None
     ]
     return table(["figure", "before", "now", "change"], rows, numbers=(1, 2, 3)) if rows else ""
-
-
-def _change(old: float, new: float) -> str:
-    if old == new:
-        return "same"
-    return f"{(new - old) / abs(old):+.1%}" if old else ""
 
 
 def environment(record: Mapping[str, Any]) -> str:

@@ -14,16 +14,17 @@ h1, h2, h3, p, ul, ol, figure { margin: 0; padding: 0; } ul, ol { list-style: no
 h1 { font-size: 22px; line-height: 1.3; overflow-wrap: anywhere; letter-spacing: -.01em; }
 h2 { font-size: 17px; margin: 28px 0 10px; } h3 { font-size: 14px; font-weight: 600; }
 .lead { color: var(--soft); margin-top: 4px; overflow-wrap: anywhere; }
-.state { display: inline-block; vertical-align: 3px; margin-left: 6px; padding: 1px 10px; border-radius: 99px;
+.state { display: inline-block; vertical-align: 4px; margin-left: 6px; padding: 1px 10px; border-radius: 99px;
   font-size: 13px; font-weight: 600; letter-spacing: 0; color: var(--card); background: var(--idle); }
 .state.ok { background: var(--good); } .state.failed, .state.interrupted { background: var(--bad); }
 .state.running { background: var(--one); }
 .card { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 14px 16px; }
 .card + .card { margin-top: 12px; } .grid > .card { margin-top: 0; }
 .grid { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
-.tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(136px, 1fr)); margin-top: 18px; }
-.tiles li { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 12px 14px; }
-.tiles b { display: block; font-size: 24px; line-height: 1.25; font-weight: 650; font-variant-numeric: tabular-nums; }
+.tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(118px, 1fr)); margin-top: 18px; }
+.tiles li { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 12px; }
+.tiles b { display: block; font-size: 20px; line-height: 1.35; white-space: nowrap; font-weight: 650;
+  font-variant-numeric: tabular-nums; }
 .tiles span { color: var(--soft); font-size: 13px; line-height: 1.35; display: block; }
 .fault { margin-top: 18px; border-color: var(--bad); border-left-width: 5px; overflow-wrap: anywhere; }
 .fault b { color: var(--bad); }
