@@ -26,7 +26,7 @@ from dflash.pipeline.launchers.meeting import meeting
 from dflash.pipeline.launchers.post import Post, checkpoints_at, fetch, fetch_checkpoint, post_of
 from dflash.pipeline.launchers.sharing import are_together, room_of, shares
 from dflash.pipeline.launchers.supplies import Opened, share_checkpoint, supply
-from dflash.pipeline.launchers.watching import GRACE_S, Member, Watch, persistent
+from dflash.pipeline.launchers.watching import GRACE_S, SAVE_S, Member, Watch, persistent
 from dflash.progress import Progress
 from dflash.training.checkpoints import Checkpoints
 from dflash.training.prewarm import cache_environment
@@ -106,8 +106,8 @@ class SeveralHosts:
         request = {"train": asdict(config), "out": post.out, "warm_only": True}
         request |= {name: places[name] for name in ("target", "rows", "heldout")}
         meeting = {"nodes": nodes, "node": node, "workers": len(post.ranks), "address": address}
-        patience = {"port": self._declared.port, "patience_s": jobs.PATIENCE_S + MARGIN_S}
-        return {"folder": post.own, "request": request, **meeting, **patience}
+        patience = {"patience_s": jobs.PATIENCE_S + MARGIN_S, "grace_s": SAVE_S}
+        return {"folder": post.own, "request": request, **meeting, "port": self._declared.port, **patience}
 
 
 def _refuse_twice(hosts: Sequence[Host]) -> None:
