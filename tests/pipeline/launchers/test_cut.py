@@ -29,12 +29,12 @@ from dflash.errors import DFlashError
 from dflash.hosts import jobs
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
-from dflash.pipeline.launchers import several
+from dflash.pipeline.launchers import held, several
 from dflash.pipeline.launchers.config import Torchrun
 from tests.pipeline.launchers import test_several as t
 from tests.training.small import Watching
 folder, target, port = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-jobs.PATIENCE_S, several.MARGIN_S, several.SAVE_S = 6.0, 2.0, 2.0
+jobs.PATIENCE_S, held.LEASE_S, held.MARGIN_S, held.SAVE_S = 8.0, 1.0, 8.0, 3.0
 job = t.job_of(folder, target, replace(t.SMALL, steps=60, checkpoint_every=5))
 hosts = [Host("run", parse_chain("local"), str(job.root)), Host("far", parse_chain("ssh:lab-far"), str(folder / "far"))]
 watching = Watching(lambda step: print(step, flush=True))
