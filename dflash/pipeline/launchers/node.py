@@ -1,11 +1,12 @@
 """One host's share of a training on several: `PYTHON -P -m dflash.pipeline.launchers.node SPEC.json`, a detached job.
 
 Starts torchrun, and ends it when nobody has renewed its lease for `patience_s` seconds: a launcher that was killed, or
-cut off for good, must not leave a training behind. The workers are told to save what they have first.
+cut off for good, must not leave a training behind. The workers are told to save what they have first, and have
+`grace_s` seconds for it.
 
 A spec is {"folder": where its own files are, "request": of dflash.training.process, but for "stop", "nodes", "node",
-"workers": on this host, "address" and "port": where the hosts meet, "patience_s"}. In the folder are `lease`, which is
-renewed by touching it, `stop`, which ends the training once it is there, and torchrun's own `logs`.
+"workers": on this host, "address" and "port": where the hosts meet, "patience_s", "grace_s"}. In the folder are
+`lease`, which is renewed by touching it, `stop`, which ends the training once it is there, and torchrun's own `logs`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-GRACE_S = 120.0
-"""How long workers may take to save what they have."""
 
 
 def command_of(spec: Mapping[str, Any], request: Path) -> list[str]:
@@ -54,7 +52,7 @@ def main() -> int:
                     f"nobody has asked for this training for {silent:.0f} s: it is ended", file=sys.stderr, flush=True
                 )
                 stop.touch()
-            elif silent > spec["patience_s"] + GRACE_S:
+            elif silent > spec["patience_s"] + spec["grace_s"]:
                 return 1
 
 

@@ -20,19 +20,17 @@ from dflash.hosts.failures import HostError
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import machines
+from dflash.pipeline.launchers import held
 from dflash.pipeline.launchers.config import Torchrun
 from dflash.pipeline.launchers.launcher import TrainingJob
 from dflash.pipeline.launchers.meeting import meeting
 from dflash.pipeline.launchers.post import Post, checkpoints_at, fetch, fetch_checkpoint, post_of
 from dflash.pipeline.launchers.sharing import are_together, room_of, shares
 from dflash.pipeline.launchers.supplies import Opened, share_checkpoint, supply
-from dflash.pipeline.launchers.watching import GRACE_S, Member, Watch, persistent
+from dflash.pipeline.launchers.watching import Member, Watch
 from dflash.progress import Progress
 from dflash.training.checkpoints import Checkpoints
 from dflash.training.prewarm import cache_environment
-
-MARGIN_S = 60.0
-"""How much longer than jobs.PATIENCE_S a host goes on that nobody asks for: it is first given up from here."""
 
 PASSED = ("NCCL_", "GLOO_", "TORCH_NCCL_")
 """Variables of the step that its workers have, too, wherever they are."""
@@ -106,8 +104,8 @@ class SeveralHosts:
         request = {"train": asdict(config), "out": post.out, "warm_only": True}
         request |= {name: places[name] for name in ("target", "rows", "heldout")}
         meeting = {"nodes": nodes, "node": node, "workers": len(post.ranks), "address": address}
-        patience = {"port": self._declared.port, "patience_s": jobs.PATIENCE_S + MARGIN_S}
-        return {"folder": post.own, "request": request, **meeting, **patience}
+        patience = {"patience_s": jobs.PATIENCE_S + held.MARGIN_S, "grace_s": held.SAVE_S}
+        return {"folder": post.own, "request": request, **meeting, "port": self._declared.port, **patience}
 
 
 def _refuse_twice(hosts: Sequence[Host]) -> None:
@@ -144,7 +142,7 @@ def _start(connection: Connection, member: Member, spec: Mapping[str, Any], envi
     jobs.start(connection, post.host, Command(argv, environ, post.root, script), member.job)
 
 
-@persistent
+@held.persistent
 def _bring_home(lead: Post, out: Path, names: Sequence[str]) -> None:
     """Have what the post that writes has made, the newest checkpoint and `names`, in the step's folder."""
     if lead.is_here:
@@ -183,6 +181,5 @@ def _end_leftovers(out: Path) -> None:
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return
     for job, host in noted.items():
-        with contextlib.suppress(jobs.NoSuchJob, HostError), reach(host.chain) as connection:
-            jobs.stop(connection, host, job, grace=GRACE_S)
+        held.end(host, job)
     _notes(out).unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import queue
 import re
@@ -11,16 +12,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
-
-from dflash.errors import DFlashError, StepFailed, UsageError
+from dflash.errors import DFlashError, StepFailed
 from dflash.hosts import jobs
-from dflash.hosts.failures import HostError, LostConnection, Unreachable
-from dflash.hosts.reach import reach
+from dflash.hosts.failures import HostError, LostConnection
+from dflash.pipeline.launchers import held
 from dflash.pipeline.launchers.post import Post
 from dflash.progress import Progress
 from dflash.training.config import TrainConfig
@@ -29,17 +28,8 @@ from dflash.training.launching import ANSWERS_S, Told
 SETTLE_S = 3.0
 """How long hosts may take to end by themselves, and to say why, once one has."""
 
-GRACE_S = 5.0
-"""How long their processes may take to end, once they are told to."""
-
 GIVEN_UP_S = 30.0
 """A host that can not be told to end for so long ends by itself, when nobody renews its lease."""
-
-SAVE_S = 100.0
-"""How long workers may take to save what they have: less than a runner gives to its step."""
-
-LEASE_S = 15.0
-"""How often a lease is renewed."""
 
 _DEATH = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
 """What torchrun says of the first worker of its host that died."""
@@ -86,8 +76,7 @@ def _last(lines: Sequence[str] | deque[str]) -> str:
 
 
 class Watch:
-    """Follows the jobs of `members` until the last has ended. Its threads are daemons: a host that does not answer
-    holds nobody up."""
+    """Follows the jobs of `members` until the last has ended."""
 
     def __init__(self, members: Sequence[Member], config: TrainConfig, progress: Progress) -> None:
         self.members, self._config = members, config
@@ -106,26 +95,29 @@ class Watch:
             LostConnection: a host was not heard of for jobs.PATIENCE_S. KeyboardInterrupt: they were stopped.
         """
         for member in self.members:
-            self._beside(self._follow, member)
-            self._beside(self._renew, member)
+            held.beside(held.hear, member.post.host, member.job, functools.partial(self._put, member))
+            held.beside(held.renew, member.post.host, f"{member.post.own}/lease", self._over)
         while True:
             try:
                 self._wait()
                 break
             except KeyboardInterrupt:
                 self._stopping = True
-                self._end_after(SAVE_S)
+                self._end_after(held.SAVE_S)
                 for member in self.members:
-                    self._beside(_touch, member, "stop")
+                    held.beside(held.touch, member.post.host, f"{member.post.own}/stop")
         self._over.set()
         return self._outcome()
 
     def end(self) -> None:
         """End all that still runs, and be back once it has, or can not be told to."""
-        ending = [self._beside(_end, member) for member in self.members if not member.is_over]
+        ending = [held.beside(held.end, each.post.host, each.job) for each in self.members if not each.is_over]
         for each in ending:
             each.join(GIVEN_UP_S)
         self._over.set()
+
+    def _put(self, member: Member, said: str | jobs.Job | DFlashError) -> None:
+        self._heard.put((member, said))
 
     def _wait(self) -> None:
         while not all(member.is_over for member in self.members):
@@ -176,62 +168,3 @@ class Watch:
             key=lambda member: (member.died is None, member.died is not None and member.died[1] >= 0),
         )
         raise blamed[0].failure(self._config)
-
-    def _beside(self, body: Callable[..., None], *words: Any) -> threading.Thread:
-        thread = threading.Thread(target=body, args=words, name=f"{body.__name__} {words[0].post.host.name}")
-        thread.daemon = True
-        thread.start()
-        return thread
-
-    def _follow(self, member: Member) -> None:
-        rest = b""
-
-        def hear(data: bytes) -> None:
-            nonlocal rest
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._heard.put((member, line.decode(errors="replace").rstrip("\r")))
-
-        try:
-            ended: jobs.Job | DFlashError = jobs.follow(member.post.host, member.job, hear)
-        except DFlashError as failure:
-            ended = failure
-        if rest:
-            hear(b"\n")
-        self._heard.put((member, ended))
-
-    def _renew(self, member: Member) -> None:
-        while not self._over.is_set() and not member.is_over:
-            with contextlib.suppress(HostError), reach(member.post.host.chain) as connection:
-                while not self._over.wait(LEASE_S) and not member.is_over:
-                    connection.run(["touch", "-c", f"{member.post.own}/lease"])
-            self._over.wait(1.0)
-
-
-persistent = retry(
-    retry=retry_if_exception_type((LostConnection, Unreachable)),
-    stop=stop_after_attempt(5),
-    wait=wait_random_exponential(max=5),
-    reraise=True,
-)
-"""Reaches a host again where the connection breaks."""
-
-
-def _touch(member: Member, name: str) -> None:
-    @persistent
-    def touch() -> None:
-        with reach(member.post.host.chain) as connection:
-            connection.run(["touch", f"{member.post.own}/{name}"])
-
-    with contextlib.suppress(HostError):
-        touch()
-
-
-def _end(member: Member) -> None:
-    @persistent
-    def end() -> None:
-        with reach(member.post.host.chain) as connection:
-            jobs.stop(connection, member.post.host, member.job, grace=GRACE_S)
-
-    with contextlib.suppress(HostError, UsageError):  # no such job: it never started
-        end()

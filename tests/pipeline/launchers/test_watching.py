@@ -21,7 +21,7 @@ from dflash.hosts.connection import Connection
 from dflash.hosts.failures import LostConnection
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
-from dflash.pipeline.launchers import watching
+from dflash.pipeline.launchers import held, watching
 from dflash.pipeline.launchers.post import Post
 from dflash.pipeline.launchers.watching import Member, Watch
 from tests.training.small import CONFIG, Watching
@@ -38,7 +38,7 @@ def here() -> Iterator[Connection]:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "SETTLE_S", 0.3)
-    monkeypatch.setattr(watching, "GRACE_S", 1.0)
+    monkeypatch.setattr(held, "GRACE_S", 1.0)
 
 
 class Hosts:
