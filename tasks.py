@@ -8,6 +8,7 @@ from invoke.tasks import task
 
 import tasks_cache
 import tasks_env
+import tasks_runs
 from dflash import cli, cli_check, cli_evaluate, cli_hosts, cli_images, cli_prewarm, cli_provision, cli_split, cli_train
 from dflash.cli_help import HELP, LOCAL, helped
 
@@ -136,20 +137,6 @@ def provision(
 ) -> None:
     """Make hosts what hosts.yaml says they have."""
     cli_provision.provision(host=host, only=only or (), preview=plan, as_json=json)
-
-
-@task(auto_shortflags=False, help=helped("run", "root", "json"))
-@cli.verb
-def show(context: Context, run: str = "", root: str = "", json: bool = False) -> None:
-    """Show a run: its figures, and what each step did and why."""
-    cli.show(run=run, root=root, as_json=json)
-
-
-@task(auto_shortflags=False, help=helped("root", "json"))
-@cli.verb
-def runs(context: Context, root: str = "", json: bool = False) -> None:
-    """List the runs, oldest first."""
-    cli.runs(root=root, as_json=json)
 
 
 @task(name="exec", iterable=["env"], auto_shortflags=False, help=helped("host", "script", "detach", "env", "cwd"))
@@ -283,8 +270,6 @@ namespace = Collection(
         evaluate,
         check,
         provision,
-        show,
-        runs,
         execute,
         jobs,
         follow,
@@ -301,3 +286,5 @@ namespace = Collection(
 )
 for each in (tasks_cache.namespace, tasks_env.namespace, Collection("image", image_verify)):
     namespace.add_collection(each)
+for each in tasks_runs.namespace.tasks.values():
+    namespace.add_task(each)
