@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,12 +29,48 @@ class Torchrun:
 
 @dataclass(frozen=True)
 class Slurm:
-    """A process a worker, in a Slurm job of `nodes` nodes that share the run's root; `options` go to sbatch as they
-    are."""
+    """A process a worker, in a Slurm job of `nodes` nodes that share the run's root: the same number of workers on
+    each, and on each as many GPUs. What is left out is as the cluster has it.
+
+    `time_limit` is in Slurm's own form ("90", "12:00:00", "1-12:00:00"), and so is `memory` ("200G"; "0": all that a
+    node has). `save_s` seconds before the time is up the training saves a checkpoint, from which the next job goes on.
+    `gpu_type` names GPUs as the cluster does. `options` go to sbatch as they are.
+    """
 
     nodes: int = 1
     partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    time_limit: str = ""
+    memory: str = ""
+    cpus_per_worker: int = 1
+    gpu_type: str = ""
+    save_s: int = 120
     options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if min(self.nodes, self.cpus_per_worker) < 1:
+            raise ValueError("nodes and cpus_per_worker must be at least 1")
+        if not 0 < self.save_s <= 65535:
+            raise ValueError(f"save_s is from 1 to 65535 seconds, not {self.save_s}")
+        if self.time_limit and not re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", self.time_limit, re.ASCII):
+            raise ValueError(
+                f'time_limit is as Slurm has it, say "90" (minutes) or "12:00:00", not "{self.time_limit}"'
+            )
+        for option in self.options:
+            name = option.partition("=")[0]
+            if not name.startswith("--"):
+                raise ValueError(f'an option is one word that begins with "--", as --reservation=night, not "{option}"')
+            if _OURS.fullmatch(name):
+                raise ValueError(f"{name} is for the launcher to set")
+
+
+_OURS = re.compile(
+    "--(array|chdir|cpus-per-task|dependency|error|export|gpus|gpus-per-node|input|job-name|nodes|no-requeue|ntasks|"
+    "ntasks-per-node|open-mode|output|parsable|requeue|signal|wait|wrap)"
+)
+"""Options of sbatch with which this launcher would not know its job any more, or its job not itself."""
 
 
 LAUNCHERS: Mapping[str, type] = {"threads": Threads, "torchrun": Torchrun, "slurm": Slurm}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from dflash.errors import UsageError
 from dflash.hosts.inventory import Host
 from dflash.pipeline.launchers.config import Slurm, Threads, Torchrun
 from dflash.progress import Progress
@@ -58,4 +57,6 @@ def launcher_for(declared: Any, hosts: Mapping[str, Host]) -> Launcher:
 
         return TorchrunLauncher()
     assert isinstance(declared, Slurm)
-    raise UsageError("there is no launcher slurm yet", cure="leave launcher out, or name torchrun")
+    from dflash.pipeline.launchers.slurm import SlurmLauncher
+
+    return SlurmLauncher(declared)

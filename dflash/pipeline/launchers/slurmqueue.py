@@ -1,0 +1,208 @@
+"""What is said to Slurm and what it answers: one job by its number, as its own programs print it.
+
+The answers are read by pure functions. Tried with Slurm 22.05; of the fields only those are used that every version
+since 17 prints.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash.errors import StepFailed, UsageError
+from dflash.hosts.failures import HostError
+from dflash.pipeline.launchers.config import Slurm
+from dflash.training.config import Topology, TrainConfig
+
+SCRIPT = """\
+#!/bin/sh
+rm -f -- "$1" || exit
+shift
+echo 'dflash: the job starts'
+exec srun "$@"
+"""
+"""The job: it takes away the wish to stop of the start before, and starts the workers. All that varies is in its
+arguments."""
+
+ENDED = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+)
+"""States (squeue(1), JOB STATE CODES) after which nothing comes; all others are on the way to one of these."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a job stands; `reason` why it waits, `restarts` how often it was put back into the queue."""
+
+    state: str
+    reason: str = ""
+    restarts: int = 0
+    nodes: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it will not run again."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True)
+class Death:
+    """The first task that ended badly, or did not start: its rank, and how, as srun says it."""
+
+    rank: int
+    how: str
+
+    @property
+    def was_told(self) -> bool:
+        """Whether it ended as a worker does that was told to stop."""
+        return self.how == "Exited with exit code 130"
+
+    @property
+    def never_lived(self) -> bool:
+        """Whether it did not start. srun then waits for the others, which wait for it."""
+        return self.how.startswith("launch failed")
+
+
+def shown(text: str) -> Job:
+    """What `scontrol show job --oneliner` prints of one job. Raises ValueError if that is something else."""
+    fields = dict(word.partition("=")[::2] for word in text.split() if "=" in word)
+    if "JobState" not in fields:
+        raise ValueError(f"this is no job: {text[:80]!r}")
+    said = {name: value for name, value in fields.items() if value not in ("None", "(null)")}
+    return Job(said["JobState"], said.get("Reason", ""), int(said.get("Restarts", "0")), said.get("NodeList", ""))
+
+
+def accounted(text: str) -> Job | None:
+    """What `sacct --noheader --parsable2 --allocations --format=State` prints of one job; None: it knows nothing."""
+    words = text.split()  # "CANCELLED by 1000"
+    return Job(words[0]) if words else None
+
+
+def first_death(text: str) -> Death | None:
+    """The first task that srun says ended badly, since the job's last start; `text` is what the job itself printed."""
+    last = text.rpartition("dflash: the job starts")[2]
+    told = re.search(r"^srun: error: (?:\S+: )?tasks? (\d+)[-,\d]*:? (.+)$", last, re.MULTILINE)
+    return Death(int(told[1]), told[2].strip()) if told else None
+
+
+def submission(
+    declared: Slurm, name: str, config: TrainConfig, folder: Path, words: Sequence[str], stop: Path
+) -> list[str]:
+    """The command that submits a job with a task of `words` for each worker; its output goes to `folder`.
+
+    Slurm replaces patterns as %t in names of files, so that a % of the folder's own is written twice. Raises UsageError
+    for workers that the nodes can not share evenly.
+    """
+    per_node = workers_per_node(declared, config.topology)
+    place = str(folder).replace("%", "%%")
+    batch = [
+        "sbatch",
+        "--parsable",
+        f"--job-name={name}",
+        "--requeue",
+        "--open-mode=append",
+        f"--output={place}/%j.log",
+    ]
+    batch += [f"--nodes={declared.nodes}", f"--ntasks-per-node={per_node}", "--export=ALL"]
+    batch += [f"--cpus-per-task={declared.cpus_per_worker}", f"--signal=USR1@{declared.save_s}"]
+    if config.device == "cuda":
+        batch.append("--gpus-per-node=" + ":".join(filter(None, [declared.gpu_type, str(per_node)])))
+    named = {"partition": declared.partition, "account": declared.account, "qos": declared.qos}
+    named |= {"constraint": declared.constraint, "time": declared.time_limit, "mem": declared.memory}
+    batch += [f"--{option}={value}" for option, value in named.items() if value]
+    step = ["--kill-on-bad-exit=1", "--input=none", "--open-mode=append", f"--output={place}/%j-%t.log"]
+    step += [f"--cpus-per-task={declared.cpus_per_worker}", "--distribution=block"]
+    return [*batch, *declared.options, str(folder / "job.sh"), str(stop), *step, *words]
+
+
+def workers_per_node(declared: Slurm, topology: Topology) -> int:
+    """Raises UsageError for workers that the nodes can not share evenly, or a target that would be on two of them."""
+    count, rest = divmod(topology.size, declared.nodes)
+    torn = [group for group in topology.target_groups if count and group[0] // count != group[-1] // count]
+    if rest or torn:
+        whole = f", with the {topology.target_gpus} of each target on one" if torn and not rest else ""
+        what = f"{topology.size} workers can not be shared out evenly over {declared.nodes} nodes{whole}"
+        raise UsageError(what, where="launcher.nodes", cure="choose another number of nodes, or another train.topology")
+    return count
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for Slurm's programs: without what an allocation that this runs in says of itself, which they
+    would take for options."""
+    return {name: value for name, value in environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+
+
+class Queue:
+    """The user's jobs of one `name`. Slurm knows those that have ended for minutes, and longer if it has accounting."""
+
+    def __init__(self, name: str, environ: Mapping[str, str]) -> None:
+        self.name, self._environ = name, environment(environ)
+        if not shutil.which("sbatch"):
+            raise UsageError(
+                "this machine has no sbatch",
+                where="launcher: slurm",
+                cure="start the run on a machine from which jobs are submitted, or choose another launcher",
+            )
+
+    def find(self) -> str | None:
+        """The number of a job that waits or runs. Raises StepFailed: Slurm can not be reached."""
+        found = self._ask("squeue", "--me", "--noheader", f"--name={self.name}", "--format=%A")
+        if found.returncode:
+            raise lost(f"Slurm can not be asked: {_line(found)}")
+        return next(iter(found.stdout.split()), None)
+
+    def submit(self, command: Sequence[str]) -> str:
+        """The number of a new job. Raises UsageError: Slurm refuses it."""
+        done = self._ask(*command)
+        if done.returncode:
+            cure = "look at the step's launcher in the pipeline"
+            raise UsageError(f"Slurm refuses the job: {_line(done)}", where="launcher: slurm", cure=cure)
+        return done.stdout.strip().partition(";")[0]  # a cluster's name follows
+
+    def job(self, number: str) -> Job | None:
+        """How a job stands; None: Slurm did not answer. One that it knows no more has ended, nobody knows how."""
+        told = self._ask("scontrol", "show", "job", "--oneliner", number)
+        if told.returncode == 0:
+            return shown(told.stdout)
+        if "Invalid job id" not in told.stderr:
+            return None
+        kept = self._ask("sacct", "--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={number}")
+        return (accounted(kept.stdout) if kept.returncode == 0 else None) or Job("REVOKED")
+
+    def signal(self, number: str) -> None:
+        """Have the workers save and end. A job without workers yet hears nothing of it."""
+        self._ask("scancel", "--signal=TERM", number)
+
+    def cancel(self) -> None:
+        """End all jobs of the name, waiting or running."""
+        self._ask("scancel", "--me", f"--name={self.name}")
+
+    def _ask(self, *command: str) -> subprocess.CompletedProcess[str]:
+        environ = {**self._environ, "LC_ALL": "C"} if command[0] != "sbatch" else self._environ
+        # A session of its own: whoever ends this process must not cut a submission in two.
+        return subprocess.run(
+            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True
+        )
+
+
+def lost(what: str) -> StepFailed:
+    """What failed because a machine is not there any more: worth another attempt (policy.REASONS)."""
+    return StepFailed(what, status=HostError.exit_code, cure="run again to go on from the last checkpoint")
+
+
+def _line(done: subprocess.CompletedProcess[str]) -> str:
+    said = [line for line in done.stderr.splitlines() if line.strip()]
+    return said[-1].strip() if said else f"{done.args[0]} ended with status {done.returncode}"

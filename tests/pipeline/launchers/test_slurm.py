@@ -1,0 +1,160 @@
+"""What a job is submitted with, and what Slurm's answers, recorded from its version 22.05, are read as."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dflash.errors import UsageError
+from dflash.pipeline.launchers.config import Slurm, from_json, to_json
+from dflash.pipeline.launchers.slurm import RankLogs, name_of
+from dflash.pipeline.launchers.slurmqueue import (
+    Death,
+    Job,
+    accounted,
+    environment,
+    first_death,
+    shown,
+    submission,
+    workers_per_node,
+)
+from dflash.training.config import Topology, TrainConfig
+from dflash.training.slurmtask import place
+
+DATA = Path(__file__).parents[2] / "data" / "slurm"
+
+
+def submitted(declared: Slurm, folder: str = "/shared/out", **config: object) -> list[str]:
+    return submission(declared, "name", TrainConfig(**config), Path(folder), ["python", "worker"], Path("/shared/stop"))
+
+
+def test_a_job_has_a_task_for_each_worker_and_a_log_for_each_task():
+    words = submitted(Slurm(nodes=2, partition="gpu"))
+    script = words.index("/shared/out/job.sh")
+    assert {"--nodes=2", "--ntasks-per-node=4", "--partition=gpu", "--requeue"} <= set(words[:script])
+    assert "--output=/shared/out/%j-%t.log" in words[script:]
+    assert words[script + 1] == "/shared/stop"
+    assert words[-2:] == ["python", "worker"]
+    assert not [word for word in words if word.startswith("--gpus")]
+
+
+def test_workers_on_gpus_have_one_each_of_the_type_that_is_named():
+    assert "--gpus-per-node=8" in submitted(Slurm(), device="cuda")
+    assert "--gpus-per-node=h200:4" in submitted(Slurm(nodes=2, gpu_type="h200"), device="cuda")
+
+
+def test_what_is_declared_is_said_and_what_is_left_out_is_not():
+    words = submitted(Slurm(account="a", qos="q", constraint="c", time_limit="1-00:00:00", memory="0", save_s=300))
+    assert {"--account=a", "--qos=q", "--constraint=c", "--time=1-00:00:00", "--mem=0"} <= set(words)
+    assert "--signal=USR1@300" in words
+    assert not [word for word in submitted(Slurm()) if word.startswith(("--account", "--time", "--mem"))]
+
+
+def test_a_percent_of_the_folders_own_is_no_pattern():
+    assert "--output=/100%%/out/%j-%t.log" in submitted(Slurm(), "/100%/out")
+
+
+def test_workers_that_nodes_can_not_share_evenly_are_refused():
+    with pytest.raises(UsageError, match="8 workers can not be shared out evenly over 3 nodes"):
+        workers_per_node(Slurm(nodes=3), Topology(5, 3))
+    with pytest.raises(UsageError, match="over 2 nodes, with the 4 of each target on one"):
+        workers_per_node(Slurm(nodes=2), Topology(2, 4, target_gpus=4))
+    assert workers_per_node(Slurm(nodes=2), Topology(1, 4, target_gpus=4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"options": ("--wrap=reboot",)}, "--wrap is for the launcher to set"),
+        ({"options": ("-p gpu",)}, 'an option is one word that begins with "--"'),
+        ({"time_limit": "two days"}, "time_limit is as Slurm has it"),
+        ({"nodes": 0}, "must be at least 1"),
+        ({"save_s": 0}, "save_s is from 1 to 65535"),
+    ],
+)
+def test_a_declaration_that_can_not_be_followed_is_refused(fields: dict, said: str):
+    with pytest.raises(ValueError, match=said):
+        Slurm(**fields)
+
+
+def test_a_declaration_travels_to_the_step_as_it_is():
+    declared = Slurm(nodes=2, options=("--reservation=night",))
+    assert from_json(to_json(declared)) == declared
+
+
+@pytest.mark.parametrize(
+    ("name", "job"),
+    [
+        ("held", Job("PENDING", "JobHeldUser")),
+        ("running", Job("RUNNING", nodes="n[1-2]")),
+        ("requeued", Job("PENDING", "BeginTime", restarts=1)),
+        ("completing", Job("COMPLETING", restarts=1, nodes="n[1-2]")),
+        ("failed", Job("FAILED", "NonZeroExitCode", nodes="n[1-2]")),
+        ("cancelled", Job("CANCELLED", nodes="n[1-2]")),
+        ("completed", Job("COMPLETED", nodes="n[1-2]")),
+    ],
+)
+def test_a_job_is_read_as_scontrol_shows_it(name: str, job: Job):
+    assert shown((DATA / f"{name}.txt").read_text()) == job
+    assert job.has_ended == (name in ("failed", "cancelled", "completed"))
+
+
+def test_what_is_no_job_is_not_read_as_one():
+    with pytest.raises(ValueError, match="this is no job"):
+        shown("slurm_load_jobs error: Unable to contact slurm controller")
+
+
+def test_accounting_names_who_cancelled_a_job_and_says_nothing_of_one_that_it_does_not_know():
+    """As sacct(1) has it: the lab has no accounting."""
+    assert accounted("CANCELLED by 1000\n") == Job("CANCELLED")
+    assert accounted("OUT_OF_MEMORY\n") == Job("OUT_OF_MEMORY")
+    assert accounted("") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "death"),
+    [
+        ("killed", Death(2, "Killed")),
+        ("exited", Death(2, "Exited with exit code 7")),
+        ("told", Death(0, "Exited with exit code 130")),
+        ("unseen", Death(1, "launch failed: Slurmd could not connect IO")),
+        ("restarted", None),
+    ],
+)
+def test_the_worker_that_ended_badly_first_is_found_in_what_srun_says(name: str, death: Death | None):
+    """Of the last start alone: a job that was put back has said more."""
+    assert first_death((DATA / f"srun-{name}.txt").read_text()) == death
+
+
+def test_a_task_has_the_place_that_torchrun_would_give_it():
+    slurm = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8", "SLURM_NNODES": "2"}
+    slurm |= {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7", "SLURM_JOB_ID": "20017"}
+    assert place(slurm) == {
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "4",
+        "MASTER_ADDR": "10.0.0.7",
+        "MASTER_PORT": "12017",
+    }
+
+
+def test_an_allocation_that_the_run_is_in_gives_no_options():
+    around = {"SLURM_NTASKS": "1", "SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "a", "HOME": "/root"}
+    assert environment(around) == {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "a", "HOME": "/root"}
+
+
+def test_the_logs_of_workers_are_one_of_whole_lines_with_their_ranks(tmp_path: Path):
+    logs = RankLogs(tmp_path, "17", 3)
+    (tmp_path / "17-0.log").write_text("one\ntw")
+    assert list(logs.new()) == [(0, "one")]
+    (tmp_path / "17-0.log").write_text("one\ntwo\n")
+    (tmp_path / "17-2.log").write_text('{"dflash": "note"}\nlast words\n')
+    assert list(logs.new()) == [(0, "two"), (2, '{"dflash": "note"}'), (2, "last words")]
+    assert (logs.last(2), logs.missing()) == (["last words"], [1])
+
+
+def test_the_jobs_of_a_step_are_found_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert name_of(Path("out")) == name_of(tmp_path / "out") != name_of(tmp_path / "other")
