@@ -45,6 +45,7 @@ _CHECKS = (
     ("ruff", "format", "--check"),
     ("mypy", "--strict", "dflash", "tasks.py"),
 )
+_ORDINARY = ("pytest", "-n", "logical", "--maxprocesses", "8", "-m", "not nightly")
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -195,8 +196,9 @@ def lint() -> None:
 
 
 def test(*, nightly: bool) -> None:
-    """Lint, then run the tests; exits with the status of the first tool that fails."""
-    _tools(*_CHECKS, ("pytest",) if nightly else ("pytest", "-m", "not nightly"))
+    """Lint, then run the tests, those of every day by as many processes as there are processors; exits with the status
+    of the first tool that fails."""
+    _tools(*_CHECKS, ("pytest",) if nightly else _ORDINARY)
 
 
 def print_json(document: Any) -> None:

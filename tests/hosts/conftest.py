@@ -14,11 +14,13 @@ import pytest
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.connection import Connection
 from dflash.hosts.reach import reach
+from tests.conftest import MARK
 from tests.lab.lxc import container
 from tests.lab.service import wait_until
 from tests.lab.sshd import Sshd, sshd
 
 NUMBER = "731"
+OURS = f"{MARK}={os.getpid()}".encode()
 
 
 @pytest.fixture(scope="session")
@@ -42,9 +44,9 @@ def nothing_left() -> Iterator[None]:
     before = _here(), _there()
     yield
     with contextlib.suppress(AssertionError):
-        wait_until(lambda: (_here(), _there()) == before, "the end of everything", 5)
+        wait_until(lambda: _here() == before[0] and not _there() - before[1], "the end of everything", 5)
     assert _here() == before[0], threading.enumerate()
-    assert _there() == before[1]
+    assert not _there() - before[1]
 
 
 def _here() -> tuple[int, int, list[str]]:
@@ -53,17 +55,20 @@ def _here() -> tuple[int, int, list[str]]:
     return threading.active_count(), len(os.listdir("/proc/self/fd")), sorted(children)
 
 
-def _there() -> tuple[set[str], set[Path]]:
-    """Agents with all that they started, by the variable that they set; and folders of scripts."""
-    processes = set()
+def _there() -> set[str]:
+    """Agents with all that they started, by the variable that they set, and not those of other tests that run; and
+    folders of scripts."""
+    found = set()
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            marked = b"DFLASH_AGENT=" in (place / "environ").read_bytes()
-            if marked or any(word.startswith(b"dflash-") for word in (place / "cmdline").read_bytes().split(b"\0")):
-                processes.add(place.name)
-    roots = [Path("/"), Path(f"/var/lib/lxc/{NUMBER}/rootfs")]
-    scripts = {found for root in roots for found in (root / "tmp").glob("dflash-" + "[0-9a-f]" * 16)}
-    return processes, scripts
+            variables = (place / "environ").read_bytes().split(b"\0")
+            others = any(each.startswith(f"{MARK}=".encode()) and each != OURS for each in variables)
+            marked = any(each.startswith(b"DFLASH_AGENT=") for each in variables)
+            named = any(word.startswith(b"dflash-") for word in (place / "cmdline").read_bytes().split(b"\0"))
+            if (marked or named) and not others:
+                found.add(str(place))
+    folders = [Path("/tmp"), Path(f"/var/lib/lxc/{NUMBER}/rootfs/tmp")]
+    return found | {str(script) for folder in folders for script in folder.glob("dflash-" + "[0-9a-f]" * 16)}
 
 
 def connect(chain: str) -> Connection:
