@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash.atomic import write_json
 from dflash.errors import StepFailed
 from dflash.pipeline.events import EventLog
 from dflash.pipeline.memory import Memory, oom_kills
@@ -106,7 +106,7 @@ class Attempts:
     def _once(self, job: Job) -> dict[str, Any] | None:
         name = job.step.name
         spec = self.folder / "specs" / f"{name}.json"
-        write_json(spec, job.spec)
+        spec.write_text(json.dumps(job.spec, indent=1), encoding="utf-8")  # for the process that is started now
         result = error = passed = None
         grace: Grace | None = None
         kills, watch, tail = oom_kills(), Watch(job.step.limits, job.log), Tail(job.log)
