@@ -174,18 +174,18 @@ _LIMITS = {"timeout": "timeout", "no_output": "no_output_timeout"}
 class Watch:
     """An attempt's limits. What it says is told to `heard`; the growth of its log is looked for."""
 
-    def __init__(self, limits: Limits, log: Path) -> None:
-        self._limits, self._log = limits, log
-        self._begun = self._heard = time.monotonic()
+    def __init__(self, limits: Limits, log: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits, self._log, self._clock = limits, log, clock
+        self._begun = self._heard = clock()
         self._size = self._log_size()
 
     def heard(self) -> None:
         """It said something."""
-        self._heard = time.monotonic()
+        self._heard = self._clock()
 
     def passed(self) -> str | None:
         """The reason of policy.REASONS why it is to be ended, if it is."""
-        now, limits = time.monotonic(), self._limits
+        now, limits = self._clock(), self._limits
         if limits.timeout_s is not None and now - self._begun > limits.timeout_s:
             return "timeout"
         if limits.no_output_s is None:
