@@ -207,6 +207,7 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
             root=Path(spec["root"]),
             progress=stream,
             borrowed=instance(kinds[lent["kind"]].config, lent["config"]) if lent else None,
+            log=Path(spec["log"]),
         )
     )
 

@@ -20,7 +20,8 @@ class StepInputs:
 
     `config` is an instance of the kind's config, `borrowed` of the config of the step that `for_step` names
     (None without one). `inputs` and `results` hold, by kind, the output folder and the result of each needed
-    step that the kind takes. `out` is the step's own folder: it keeps what an interrupted attempt left.
+    step that the kind takes. `out` is the step's own folder: it keeps what an interrupted attempt left. `log` is the
+    file that has what the step prints.
     """
 
     config: Any
@@ -30,6 +31,7 @@ class StepInputs:
     root: Path
     progress: Progress
     borrowed: Any = None
+    log: Path = Path("/dev/null")
 
 
 @dataclass(frozen=True)
