@@ -170,11 +170,13 @@ def order_of(pipeline: str, host: Host, environment: str, wheels: str, overrides
     """What `train` wants of a host. The environment is the one that is named, or else that of the pipeline's check."""
     from dflash.cli_environments import folder_of
     from dflash.pipeline.away import Order
+    from dflash.pipeline.matrix import declared_name
 
     loaded = cli.load(pipeline, overrides)
     checks = [step for step in loaded.steps if step.kind.name == "check" and hasattr(step.config, "environment")]
     if environment:
-        overrides = [*overrides, *(f"{step.name}.environment={environment}" for step in checks)]
+        names = dict.fromkeys(declared_name(step.name) for step in checks)
+        overrides = [*overrides, *(f"{name}.environment={environment}" for name in names)]
         loaded = cli.load(pipeline, overrides)
     name = environment or next((step.config.environment for step in checks), "local")
     return Order(loaded, tuple(overrides), host, folder_of(name), Path(wheels) if wheels else None)

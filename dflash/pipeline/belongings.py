@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -22,6 +23,7 @@ from dflash.hosts import files
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import HostError
 from dflash.pipeline.files import canonical, digest
+from dflash.pipeline.matrix import declared_name
 from dflash.pipeline.schema import Pipeline
 
 ID_LENGTH = 16
@@ -50,12 +52,22 @@ class Parcel:
 
 
 def belongings(pipeline: Pipeline) -> Iterator[Belonging]:
-    """Every setting of a pipeline that names a path."""
+    """Every setting of a pipeline that names a path, once for all steps of a matrix.
+
+    Raises UsageError where a matrix chooses among paths of which one is relative: a setting has one place there.
+    """
+    found: dict[Belonging, None] = {}
     for step in pipeline.steps:
         for path in step.kind.paths:
             name = reduce(getattr, path.split("."), step.config)
             if name is not None:
-                yield Belonging(f"{step.name}.{path}", name)
+                found[Belonging(f"{declared_name(step.name)}.{path}", name)] = None
+    chosen = Counter(each.setting for each in found)
+    for each in found:
+        if chosen[each.setting] > 1 and not each.is_there:
+            cure = "put them there (./inv put), and name them by absolute paths"
+            raise UsageError(f"a matrix chooses {each.name} among others", where=each.setting, cure=cure)
+        yield each
 
 
 def parcel(belonging: Belonging) -> Parcel:

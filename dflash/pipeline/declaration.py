@@ -16,6 +16,7 @@ from dflash.validation import suggestion
 
 _STRICT = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_S = 1e9  # thirty years
 
 SPELLED: Mapping[str, str] = {
     "timeout": "timeout",
@@ -42,7 +43,7 @@ def _name(text: str) -> str:
 def _seconds(value: Any) -> float:
     if isinstance(value, str) and (told := re.fullmatch(_DURATION, value)):
         value = float(told[1]) * _UNITS[told[2]]
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < _LONGEST_S:
         raise ValueError(f"{value!r} is no duration: write 90s, 20m, 4h, 2d or a number of seconds above 0")
     return float(value)
 

@@ -22,6 +22,7 @@ from dflash.hosts.jobs import Job, NoSuchJob
 from dflash.hosts.reach import reach
 from dflash.pipeline.belongings import look
 from dflash.pipeline.errand import Errand
+from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.process import GRACE_S
 from dflash.pipeline.view import View
 
@@ -192,7 +193,7 @@ def _made(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     kinds = Counter(step["kind"] for step in record["steps"])
     for step in record["steps"]:
         mark = f"-{step['name']}" if kinds[step["kind"]] > 1 else ""
-        if step["kind"] == "train" and step["status"] != "pending":
+        if step["kind"] == "train" and step["status"] not in ("pending", "blocked", LEFT_OUT):
             yield f"{step['folder']}/metrics.jsonl", f"metrics{mark}.jsonl"
         if step["kind"] == "export" and step["status"] in ("ok", "skipped"):
             yield step["folder"], f"export{mark}"

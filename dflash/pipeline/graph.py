@@ -96,9 +96,10 @@ def _below(group: Group) -> str:
 
 
 def _rows(group: Group) -> list[tuple[str, str]]:
-    """The combinations of a matrix with what each will do, at most a few of them."""
-    if not group[0].step.matrix:
-        return []
+    """The combinations of a matrix with what each will do, at most a few of them; of any other step the condition."""
+    step = group[0].step
+    if not step.matrix:
+        return [(f"if {_short(step.when)}", "")] if step.when else []
     rows = [(_short(_combination(each)), each.status) for each in group]
     if len(rows) <= _MOST_ROWS:
         return rows

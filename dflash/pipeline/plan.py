@@ -96,25 +96,20 @@ def make_plan(pipeline: Pipeline, host: Host, surroundings: Surroundings | None,
     keys: dict[str, str] = {}
     contents: dict[str, str | None] = {}
     left_out: set[str] = set()
+    unknown = Decision("run", (f"what {host.name} holds is not known until it is reached",))
     steps = []
     for step in pipeline.steps:
-        decision, fields = _left_out(step, host, left_out), {}
-        if surroundings is not None:
-            fields = key_fields(step, pipeline, surroundings, keys)
-            keys[step.name] = key_of(fields)
-        if decision is None and surroundings is None:
-            decision = Decision("run", (f"what {host.name} holds is not known until it is reached",))
-        elif decision is None:
-            given = {kind: contents[name] for kind, name in step.takes.items()}
-            decision = decide(step, keys[step.name], fields, given, shelf)
-        else:
-            left_out.add(step.name)
+        fields = key_fields(step, pipeline, surroundings, keys) if surroundings else {}
+        key = keys[step.name] = key_of(fields) if fields else ""
+        given = {kind: contents[name] for kind, name in step.takes.items()}
+        decision = _left_out(step, host, left_out) or (decide(step, key, fields, given, shelf) if fields else unknown)
         contents[step.name] = decision.content
-        why = decision.why
-        if decision.status != LEFT_OUT and planned_when(step, host) is None:
-            why = (*why, f"if then {step.when}")
-        gpu = decision.status != LEFT_OUT and needs_gpu(step, pipeline)
-        key = keys.get(step.name, "")
+        why, gpu = decision.why, needs_gpu(step, pipeline)
+        if decision.status == LEFT_OUT:
+            left_out.add(step.name)
+            gpu = False
+        elif planned_when(step, host) is None:
+            why = (f"only if {step.when}, which is known then", *why)
         steps.append(PlannedStep(step, fields, key, decision.status, why, gpu, decision.changes))
     return Plan(pipeline, host, tuple(steps))
 

@@ -168,14 +168,30 @@ class _Making:
         try:
             return validated(kind.config, document, place, value)
         except UsageError as failure:
-            if combination:
-                failure.what = f"{failure.what}, in {name}"
+            options = [origin for path, origin in document.origins if path[: len(place)] == place]
+            by_option = (
+                options
+                and isinstance(failure, ConfigError)
+                and not self._is_the_files(failure, kind, place, combination)
+            )
+            failure.what += f", in {name}" if combination else ""
             if "with" not in document.data[step.place[0]][step.place[1]]:  # then the step itself has the fault
                 raise document.error(failure.what, step.place, cure="give it under with:") from None
-            options = [origin for path, origin in document.origins if path[: len(place)] == place]
-            if isinstance(failure, ConfigError) and options and not _is_the_files(failure, kind, document, place):
+            if by_option:
                 raise UsageError(failure.what, where=", ".join(options), cure=failure.cure) from None
             raise
+
+    def _is_the_files(self, failure: ConfigError, kind: StepKind, place: Place, combination: Mapping[str, Any]) -> bool:
+        """Whether the file has the same fault without any option; a rule over several keys points at their map."""
+        alone = load(self._document.file)
+        try:
+            written = alone.data[place[0]][place[1]]["with"]
+            validated(kind.config, alone, place, filled(written, combination, alone, place))
+        except KeyError:  # no `with`: it came with the option
+            return False
+        except UsageError as other:
+            return other.what == failure.what
+        return False
 
     def with_lender(self, step: Step, found: Mapping[str, Sequence[Step]]) -> Step:
         """The step, with the one whose config it borrows; `found` are all steps by their declared names.
@@ -217,14 +233,3 @@ def error_at(pipeline: Pipeline, step: Step, key: str, value: str, what: str, cu
     if isinstance(values, list) and value in values:
         return document.error(what, (*place, key, values.index(value)), cure=cure)
     return document.error(f"step {step.name!r}: {what}", (*place, key), cure=cure)
-
-
-def _is_the_files(failure: ConfigError, kind: StepKind, document: Document, place: Place) -> bool:
-    """Whether the file has the same fault without any option; a rule over several keys points at their map."""
-    try:
-        validated(kind.config, load(document.file), place)
-    except KeyError:  # no `with`: it came with the option
-        return False
-    except UsageError as alone:
-        return alone.what == failure.what
-    return False

@@ -105,3 +105,23 @@ def test_the_pipelines_own_settings_that_are_paths_are_known():
         ("data.file", True),
         ("train.start", False),
     ]
+
+
+def test_a_setting_that_a_matrix_chooses_goes_along_only_if_it_is_one_path(tmp_path: Path):
+    text = (
+        "name: x\nsteps:\n  - {name: target, uses: target}\n"
+        "  - {name: data, uses: data, needs: [target], matrix: {n: [1, 2]}, with: {file: FILE}}\n"
+    )
+    file = tmp_path / "x.yaml"
+
+    def found(name: str) -> list[tuple[str, str]]:
+        file.write_text(text.replace("FILE", name))
+        return [(each.setting, each.name) for each in belongings(load_pipeline(file, load_kinds()))]
+
+    assert found("a.jsonl") == [("data.file", "a.jsonl")]
+    assert found('"/data/${{ matrix.n }}.jsonl"') == [("data.file", "/data/1.jsonl"), ("data.file", "/data/2.jsonl")]
+    with pytest.raises(UsageError) as caught:
+        found('"${{ matrix.n }}.jsonl"')
+    assert str(caught.value) == (
+        "data.file: a matrix chooses 1.jsonl among others; put them there (./inv put), and name them by absolute paths"
+    )

@@ -144,6 +144,17 @@ def test_a_mistake_is_named_with_its_place(grid: Lab, old: str, new: str, place:
     assert says in str(caught.value)
 
 
+def test_a_fault_of_a_combination_is_blamed_on_an_option_only_where_the_option_made_it(grid: Lab):
+    with pytest.raises(UsageError) as caught:
+        grid.load("train.gpus=${{ matrix.text }}")
+    assert str(caught.value) == (
+        '--set train.gpus=${{ matrix.text }}: must be a valid integer, not "one", in train@text=one,steps=1'
+    )
+    grid.file.write_text(MATRIX.replace("steps: [1, 2]", "steps: [0, 1]"))
+    with pytest.raises(ConfigError, match=r":15:7: steps must be at least 1, in train@text=one,steps=0$"):
+        grid.load("train.optimizer.lr=0.5")
+
+
 def test_a_reference_without_a_matrix_says_what_to_give(lab: Lab):
     with pytest.raises(UsageError) as caught:
         lab.load("train.steps=${{ matrix.steps }}")

@@ -111,8 +111,8 @@ def test_a_step_whose_condition_does_not_hold_is_left_out_and_so_is_what_needs_i
         "train": LEFT_OUT,
         "evaluate": LEFT_OUT,
     }
-    assert [each.why[-1] for each in plan.steps[2:]] == [
-        "if then steps.check.ok",
+    assert [each.why[0] for each in plan.steps[2:]] == [
+        "only if steps.check.ok, which is known then",
         "it runs only if host.gpus >= 8",
         "it needs train, which is left out",
     ]
