@@ -1,8 +1,8 @@
-"""`./inv bench pipeline`: what the runner itself costs a step.
+"""`./inv bench pipeline`: what the runner itself costs, and what planning does.
 
-A run of steps that each run `true`, in a process of its own: all that it takes is the runner's, but for starting that
-program. Its folder, the record and the events are written durably, as always. Medians of several runs, each in a root
-of its own, in milliseconds a step.
+Runs of few and of many steps that each run `true`, in a process of its own: what one step more takes is the runner's,
+but for starting that program, and what is left of a run is its beginning and end. Folders, records and events are
+written durably, as always. Each run has a root of its own; medians.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dflash.pipeline.schema import load_pipeline
 from dflash.pipeline.store import Store
 from dflash.pipeline.view import Lines
 
-STEPS, ROUNDS = 20, 5
+FEW, MANY, ROUNDS = 5, 45, 5
 
 _STEP = """\
   - name: step-{number}
@@ -37,31 +37,40 @@ _STEP = """\
 
 
 def measure() -> dict[str, float]:
-    """`step_ms`: of a step that runs; `skipped_ms`: of one that is finished already; `python_ms`: of starting a Python
-    that does nothing, for comparison."""
+    """Milliseconds: `step_ms` for each step that runs, `skipped_ms` for each that is finished already, `run_ms` for a
+    run besides its steps; `python_ms` for starting a Python that does nothing, to compare. `plan_1000_s`: seconds for
+    planning a thousand steps."""
     rounds = [_round() for _ in range(ROUNDS)]
     figures = {name: round(statistics.median(each[name] for each in rounds), 1) for name in rounds[0]}
     return {**figures, "plan_1000_s": round(planning(1000), 2)}
 
 
 def _round() -> dict[str, float]:
-    with tempfile.TemporaryDirectory(prefix="dflash-bench-") as folder:
-        root = Path(folder)
-        needs = ["", *(f"step-{number}" for number in range(STEPS - 1))]
-        steps = (_STEP.format(number=number, needs=need) for number, need in enumerate(needs))
-        (root / "pipeline.yaml").write_text(f"name: bench\nsteps:\n{''.join(steps)}")
-        figures = {"step_ms": _run(root), "skipped_ms": _run(root)}
+    few, few_again = _runs(FEW)
+    many, many_again = _runs(MANY)
+    step, skipped = (many - few) / (MANY - FEW), (many_again - few_again) / (MANY - FEW)
     begun = time.perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
-    return {**figures, "python_ms": 1000 * (time.perf_counter() - begun)}
+    python_s = time.perf_counter() - begun
+    seconds = {"step": step, "skipped": skipped, "run": few - FEW * step, "python": python_s}
+    return {f"{name}_ms": 1000 * each for name, each in seconds.items()}
+
+
+def _runs(steps: int) -> tuple[float, float]:
+    """Seconds of a run of so many steps, and of another that has nothing to do."""
+    with tempfile.TemporaryDirectory(prefix="dflash-bench-") as folder:
+        root = Path(folder)
+        needs = ["", *(f"step-{number}" for number in range(steps - 1))]
+        entries = (_STEP.format(number=number, needs=need) for number, need in enumerate(needs))
+        (root / "pipeline.yaml").write_text(f"name: bench\nsteps:\n{''.join(entries)}")
+        return _run(root), _run(root)
 
 
 def _run(root: Path) -> float:
-    """Milliseconds a step of a run."""
     pipeline = load_pipeline(root / "pipeline.yaml", load_kinds())
     here = Host("local", Chain((Local(),)), str(root))
     plan = make_plan(pipeline, here, observe(pipeline), Store(root))
     begun = time.perf_counter()
     outcome = execute(plan, root, Lines(io.StringIO()))
     assert outcome.exit_code == 0, outcome.failure
-    return 1000 * (time.perf_counter() - begun) / STEPS
+    return time.perf_counter() - begun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -11,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dflash.atomic import write_json
 from dflash.errors import StepFailed
 from dflash.pipeline.events import EventLog
 from dflash.pipeline.memory import Memory, oom_kills
@@ -108,7 +108,7 @@ class Attempts:
     def _once(self, job: Job) -> dict[str, Any] | None:
         name = job.step.name
         spec = self.folder / "specs" / f"{name}.json"
-        write_json(spec, job.spec)
+        spec.write_text(json.dumps(job.spec, indent=1), encoding="utf-8")  # for the process that is started now
         result = error = passed = None
         grace: Grace | None = None
         kills, watch, tail = oom_kills(), Watch(job.step.limits, job.log), Tail(job.log)
@@ -178,18 +178,18 @@ _LIMITS = {"timeout": "timeout", "no_output": "no_output_timeout"}
 class Watch:
     """An attempt's limits. What it says is told to `heard`; the growth of its log is looked for."""
 
-    def __init__(self, limits: Limits, log: Path) -> None:
-        self._limits, self._log = limits, log
-        self._begun = self._heard = time.monotonic()
+    def __init__(self, limits: Limits, log: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits, self._log, self._clock = limits, log, clock
+        self._begun = self._heard = clock()
         self._size = self._log_size()
 
     def heard(self) -> None:
         """It said something."""
-        self._heard = time.monotonic()
+        self._heard = self._clock()
 
     def passed(self) -> str | None:
         """The reason of policy.REASONS why it is to be ended, if it is."""
-        now, limits = time.monotonic(), self._limits
+        now, limits = self._clock(), self._limits
         if limits.timeout_s is not None and now - self._begun > limits.timeout_s:
             return "timeout"
         if limits.no_output_s is None:

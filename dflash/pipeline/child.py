@@ -224,6 +224,7 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
             borrowed=instance(kinds[lent["kind"]].config, lent["config"]) if lent else None,
             launcher=launchers.from_json(spec["launcher"]),
             hosts=machines.from_json(spec["hosts"]),
+            log=Path(spec["log"]),
         )
     )
 

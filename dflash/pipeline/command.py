@@ -52,7 +52,7 @@ def run(step: StepInputs) -> dict[str, Any]:
         raise
     if status:
         how = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
-        cure = "what it said is in the step's log"
+        cure = f"its log is {step.log}"
         raise StepFailed(f"{argv[0]!r} {how}", status=status if status > 0 else 128 - status, cure=cure)
     return {"argv": argv}
 

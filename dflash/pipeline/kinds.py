@@ -21,8 +21,9 @@ class StepInputs:
 
     `config` is an instance of the kind's config, `borrowed` of the config of the step that `for_step` names
     (None without one). `inputs` and `results` hold, by kind, the output folder and the result of each needed
-    step that the kind takes. `out` is the step's own folder: it keeps what an interrupted attempt left. `launcher` is
-    the step's (launchers/config.py), and `hosts` are the machines that the pipeline names.
+    step that the kind takes. `out` is the step's own folder: it keeps what an interrupted attempt left. `log` is the
+    file that has what the step prints. `launcher` is the step's (launchers/config.py), and `hosts` are the machines
+    that the pipeline names.
     """
 
     config: Any
@@ -34,6 +35,7 @@ class StepInputs:
     borrowed: Any = None
     launcher: Any = None
     hosts: Mapping[str, Host] = field(default_factory=dict)
+    log: Path = Path("/dev/null")
 
 
 @dataclass(frozen=True)

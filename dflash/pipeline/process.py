@@ -24,7 +24,7 @@ GRACE_S = 120.0
 """How long a step may take to save what it has when it is told to end: 14.7 GB of a large drafter take 20 s to a quick
 disk."""
 
-_NEVER_BEGAN = 1
+_NEVER_BEGAN = 1  # the status of a Python that can not import what it must
 _PIPE = 1 << 20  # bytes: a step that says much waits seldom
 
 _SPINS = 1000  # what libgomp itself takes when it knows of more threads than cores
@@ -42,8 +42,8 @@ def calm(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Forks:
-    """Starts processes of steps that have an environment in common, by forking one that has imported all they need.
-    Use as a context manager; leaving it ends that process, and none that it forked."""
+    """Starts the processes of steps that have an environment in common, one after the other, by forking one that has
+    imported all they need. Use as a context manager; leaving it ends that process."""
 
     def __init__(self, environ: Mapping[str, str], kinds: str, folder: Path, log: Path) -> None:
         paths = [str(HOME), *filter(None, [environ.get("PYTHONPATH")])]
@@ -59,7 +59,8 @@ class Forks:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
-        self._ended: dict[int, int] = {}
+        self._pid: int | None = None
+        self._status: int | None = None
 
     def __enter__(self) -> Forks:
         return self
@@ -70,35 +71,44 @@ class Forks:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has been killed."""
+        """Whether it can fork no more."""
         return self._process.poll() is not None
 
-    def start(self, spec: Path, descriptors: Sequence[int]) -> int | None:
-        """Fork a process with these as standard input, output, error and lock; None when there is no process left to
-        fork."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self._socket, [os.fsencode(spec)], descriptors)
-            while words := self._next():
-                if len(words) == 1:
-                    return words[0]
-        return None
-
-    def status(self, pid: int, timeout: float | None = 0) -> int | None:
-        """The exit status of a process that has ended, minus a signal's number when one killed it, waiting at most
-        `timeout` seconds for its end; that of a kill when the process that forked it was killed."""
-        while pid not in self._ended and select.select([self._socket], [], [], timeout)[0]:
-            if self._next() is None:
-                self._ended[pid] = -signal.SIGKILL
-        return self._ended.get(pid)
-
-    def _next(self) -> list[int] | None:
+    def start(self, spec: Path, descriptors: Sequence[int]) -> None:
+        """Ask for a process with these as standard input, output, error and lock. It begins once all is imported."""
+        self._pid = self._status = None
         try:
-            words = [int(word) for word in self._socket.recv(256).split()]
-        except ConnectionResetError:
-            words = []
-        if len(words) == 2:
-            self._ended[words[0]] = os.waitstatus_to_exitcode(words[1])
-        return words or None
+            socket.send_fds(self._socket, [os.fsencode(spec)], descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            self._status = _NEVER_BEGAN
+
+    def status(self, timeout: float | None = 0) -> int | None:
+        """The exit status of the process, minus a signal's number when one killed it; None if it has not ended and does
+        not within `timeout` seconds (None: any time)."""
+        while self._status is None and select.select([self._socket], [], [], timeout)[0]:
+            try:
+                told = [int(word) for word in self._socket.recv(256).split()]
+            except ConnectionResetError:
+                told = []
+            if len(told) == 1:
+                (self._pid,) = told
+            elif told:
+                self._status = os.waitstatus_to_exitcode(told[1])
+            else:  # what it was forked from was killed
+                self._status = _NEVER_BEGAN if self._pid is None else -signal.SIGKILL
+        return self._status
+
+    def stop(self) -> None:
+        """Tell the process to end. One that has not begun never does."""
+        if self.status() is None and self._pid is not None:
+            os.kill(self._pid, signal.SIGTERM)
+        else:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Do not wait for a process that has not begun."""
+        if self.status() is None and self._pid is None:
+            self._process.kill()
 
 
 class StepProcess:
@@ -106,33 +116,35 @@ class StepProcess:
 
     def __init__(self, forks: Forks, spec: Path, log: Path, lock: int, redaction: Redaction) -> None:
         self._forks, self._redaction = forks, redaction
+        errors = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._logging: threading.Thread | None = None
+        if redaction:
+            source, said = os.pipe()
+            self._logging = threading.Thread(target=self._write_log, args=(source, errors))
+            self._logging.start()
+            errors = said
         alive, self._alive = os.pipe()  # closes when this process dies, however it dies: the keeper's signal
         self._events, events = os.pipe()
-        said, errors = os.pipe() if redaction else (None, os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666))
-        self._pid = forks.start(spec, (alive, events, errors, lock))
+        forks.start(spec, (alive, events, errors, lock))
         for descriptor in (alive, events, errors):
             os.close(descriptor)
         self._rest = b""
         self.ended = False
-        self._said = said
-        self._logging = threading.Thread(target=self._write_log, args=(said, log)) if said is not None else None
-        if self._logging:
-            self._logging.start()
 
     def __enter__(self) -> StepProcess:
         return self
 
     def __exit__(self, *failure: object) -> None:
         os.close(self._alive)  # the keeper kills all it has
+        self._forks.abandon()
         self.wait()
         os.close(self._events)
-        if self._logging and self._said is not None:
+        if self._logging:
             self._logging.join()  # all that could write to it have ended
-            os.close(self._said)
 
     def events(self, timeout: float) -> list[dict[str, Any]]:
         """What the step said, waiting at most `timeout` seconds for it; sets `ended` after its last word."""
-        gone = self._status(0) is not None
+        gone = self._forks.status() is not None
         if not select.select([self._events], [], [], 0 if gone else timeout)[0]:
             self.ended = gone
             return []
@@ -145,22 +157,18 @@ class StepProcess:
 
     def stop(self) -> None:
         """Tell the step to save what it has and end. What it started itself is ended after it."""
-        if self._pid is not None and self._status(0) is None:
-            os.kill(self._pid, signal.SIGTERM)
+        self._forks.stop()
 
     def wait(self) -> int:
         """The step's exit status; minus a signal's number when one killed it."""
-        status = self._status(None)
+        status = self._forks.status(None)
         assert status is not None
         return status
 
-    def _status(self, timeout: float | None) -> int | None:
-        return _NEVER_BEGAN if self._pid is None else self._forks.status(self._pid, timeout)
-
-    def _write_log(self, source: int, log: Path) -> None:
+    def _write_log(self, source: int, log: int) -> None:
         with contextlib.suppress(OSError):
             fcntl.fcntl(source, fcntl.F_SETPIPE_SZ, _PIPE)
-        with log.open("ab", buffering=0) as file:
+        with open(source, "rb", buffering=0), open(log, "ab", buffering=0) as file:
             for piece in self._redaction.stream(source):
                 with contextlib.suppress(OSError):  # a full disk: what is read on is lost, and the step does not stall
                     file.write(piece)

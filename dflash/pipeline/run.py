@@ -159,19 +159,18 @@ class _Run:
     def _attempts(self) -> Attempts:
         hidden = frozenset(name for each in self.plan.steps for name in each.step.secrets)
         redaction = Redaction(os.environ[name] for name in sorted(hidden) if os.environ.get(name))
-        told_once = self.sender is not None  # ./inv stop tells a runner once
         return Attempts(
-            self.folder,
-            self.lock,
-            self.log,
-            self.view,
-            self.stops,
-            self.memory,
-            redaction,
-            hidden,
-            self._save,
-            self.closing,
-            told_once,
+            folder=self.folder,
+            lock=self.lock,
+            events=self.log,
+            view=self.view,
+            stops=self.stops,
+            memory=self.memory,
+            redaction=redaction,
+            hidden=hidden,
+            save=self._save,
+            closing=self.closing,
+            is_told_once=self.sender is not None,  # ./inv stop tells a runner once
         )
 
     def _finish(self) -> Outcome:

@@ -31,7 +31,7 @@ class Tail:
         with contextlib.suppress(OSError), self._log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             if size > self._size:
-                file.seek(max(self._size, size - _MOST))
+                file.seek(max(0, size - _MOST))
                 self._size = size
                 return last_lines(file.read().decode(errors="replace"))
         return []

@@ -66,17 +66,11 @@ def test_a_step_that_succeeds_at_its_second_attempt_is_finished_like_any_other(w
 
 @pytest.mark.nightly
 def test_an_attempt_goes_on_from_what_the_one_before_left(lab: Lab):
-    lab.declare(train={"timeout": 1.2, "retry": {"attempts": 3, **QUICK}})
-    outcome = lab.run("train.steps=10", "train.seconds=0.1")
+    lab.declare(train={"timeout": 1.5, "retry": {"attempts": 9, **QUICK}})
+    outcome = lab.run("train.steps=30", "train.seconds=0.1")
     assert outcome.exit_code == 0
     assert attempts(outcome.record, "train")[0] == ("failed", "timeout", 124)
     assert of(outcome.record, "train")["result"]["started_at"] > 0
-
-
-def test_what_a_policy_does_not_name_is_not_tried_again(work: Lab, tally: Path):
-    work.declare(first={"retry": {"attempts": 3, **QUICK}})
-    assert work.run(f"first.tally={tally}", "first.fails=1").exit_code == 1
-    assert tally.read_text() == "begin a\n"
 
 
 def test_a_failure_blocks_what_needs_it_and_nothing_else_and_last_steps_run_whatever_happens(work: Lab):
@@ -102,12 +96,12 @@ def test_a_step_that_does_not_make_what_it_promises_has_failed(work: Lab):
 
 
 def test_a_limit_ends_a_step_as_ctrl_c_does_and_says_where_it_is(lab: Lab, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dflash.pipeline.attempts.GRACE_S", 0.3)
-    lab.declare(train={"no_output_timeout": "0.8s", "retry": {"attempts": 2, "on": ["timeout"]}})
+    monkeypatch.setattr("dflash.pipeline.attempts.GRACE_S", 0.1)
+    lab.declare(train={"no_output_timeout": "0.4s", "retry": {"attempts": 2, "on": ["timeout"]}})
     outcome = lab.run("train.fault=deaf")
     assert outcome.exit_code == 124
     log = lab.runs()[-1] / "logs" / "train.log"
-    expected = f"step train: it said nothing for longer than its no_output_timeout, 0.8 s; its log is {log}; the limit"
+    expected = f"step train: it said nothing for longer than its no_output_timeout, 0.4 s; its log is {log}; the limit"
     assert str(outcome.failure).startswith(expected)
     assert str(outcome.failure).endswith(f"is in {lab.file}")
     assert attempts(outcome.record, "train") == [("failed", "no_output", 124)]
@@ -115,20 +109,20 @@ def test_a_limit_ends_a_step_as_ctrl_c_does_and_says_where_it_is(lab: Lab, monke
 
 
 def test_a_growing_log_and_a_word_are_output(tmp_path: Path):
-    log = tmp_path / "log"
-    watch = Watch(Limits(timeout_s=100, no_output_s=0.2), log)
-    for _ in range(4):
-        time.sleep(0.1)
+    log, now = tmp_path / "log", [0.0]
+    watch = Watch(Limits(timeout_s=100, no_output_s=20), log, lambda: now[0])
+    for _ in range(2):
+        now[0] += 15
         with log.open("a") as file:
             file.write("a line\n")
         assert watch.passed() is None
-    for _ in range(4):
-        time.sleep(0.1)
+        now[0] += 15
         watch.heard()
         assert watch.passed() is None
-    time.sleep(0.25)
+    now[0] += 21
     assert watch.passed() == "no_output"
-    assert Watch(Limits(timeout_s=-1.0), log).passed() == "timeout"
+    now[0] += 20
+    assert watch.passed() == "timeout"
     assert Watch(Limits(), log).passed() is None
 
 
@@ -161,6 +155,7 @@ def test_after_a_second_signal_no_last_step_runs(work: Lab, tally: Path):
 # --- what the environment gives
 
 
+@pytest.mark.nightly
 def test_a_step_has_its_variables_and_its_secrets_and_no_other_steps(work: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PUSH_TOKEN", "hunter22-öäü")
     work.declare(first={"env": {"COLOUR": "blue"}, "secrets": ["PUSH_TOKEN"]})

@@ -50,7 +50,7 @@ def test_a_program_runs_in_its_folder_with_the_folders_of_what_it_needs_and_no_s
 @pytest.mark.parametrize(
     ("argv", "status", "line"),
     [
-        (("sh", "-c", "exit 7"), 7, "'sh' ended with status 7; what it said is in the step's log"),
+        (("sh", "-c", "exit 7"), 7, "'sh' ended with status 7; its log is /dev/null"),
         (("sh", "-c", "kill -9 $$"), 137, "'sh' was killed by signal 9"),
         (("no-such-program",), 127, "'no-such-program' can not be run: No such file or directory; name a program"),
     ],
