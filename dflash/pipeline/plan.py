@@ -132,6 +132,8 @@ def decide(
 
 
 def _what_changed(step: Step, fields: Mapping[str, Any], shelf: Shelf) -> tuple[str, ...]:
+    if apart := fields.get("apart"):
+        return (f"it is done again, as it was in run {apart.split()[0]}",)
     before = shelf.newest(step.kind.name, step.name)
     if before is None:
         return ("it has not been made before",)

@@ -13,6 +13,7 @@ from typing import Any
 from dflash.atomic import write_json
 from dflash.errors import DFlashError, EnvironmentMismatch, StepFailed, UsageError, storage_error
 from dflash.pipeline import lock, report
+from dflash.pipeline.belongings import belongings, files_named
 from dflash.pipeline.events import EventLog, read_jsonl
 from dflash.pipeline.files import write_text
 from dflash.pipeline.kinds import DEFAULT_KINDS
@@ -236,7 +237,8 @@ class _Run:
         """The part of that name of the provenance. Who sent a run has its source; of one that is from here, it is
         kept."""
         if "source" not in self.known:
-            found = origin()
+            named = [files_named(each.name)[0] for each in belongings(self.plan.pipeline)]
+            found = origin(without=[path for files in named for path in files.values()])
             found.keep(self.folder)
             self.known = {**self.known, "source": found.to_json()}
         return dict(self.known["source"])
