@@ -45,6 +45,9 @@ class _Rule:
 
 
 _RULES = (
+    _Rule(
+        r"data\.[^.]+\.corpus", "blocking", "step {step} may read texts of Python's own library, and it is another's"
+    ),
     _Rule(r"data\..+", "blocking", "step {step} reads other data: {name}"),
     _Rule(r"seeds\.steps\..+", "blocking", "step {step}: another seed, so other random numbers from the first step on"),
     _Rule(r"config\.steps\.\w[\w-]*\.(?:\w+\.)*(?:threads|prefetch)", "tolerable", "work is shared out in another way"),

@@ -63,6 +63,10 @@ def _known(run: Path) -> Origin:
     if origin.commit is None:
         what = f"run {run.name} was of a source that no commit names"
         raise UsageError(what, where=str(run), cure="use ./inv train; what is run from a git checkout can be replayed")
+    if origin.patch is None:
+        what = f"what was changed since the commit that run {run.name} was of was not kept"
+        cure = "commit it, or let .gitignore name what is no source, before a run that is to be done again"
+        raise UsageError(what, where=str(run), cure=cure)
     return origin
 
 

@@ -18,6 +18,7 @@ from dflash.atomic import write_json
 from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_error
 from dflash.pipeline import lock, machines
 from dflash.pipeline.attempts import Attempts, Job
+from dflash.pipeline.belongings import belongings_of, files_named
 from dflash.pipeline.events import EventLog
 from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.launchers import config as launchers
@@ -272,7 +273,8 @@ class _Run:
         if "source" not in known and self.sender:
             known["source"] = {"commit": self.sender.commit, "dirty": self.sender.dirty}
         elif "source" not in known:
-            found = origin()
+            named = [files_named(each.name)[0] for step in self.plan.pipeline.steps for each in belongings_of(step)]
+            found = origin(without=[path for files in named for path in files.values()])
             found.keep(self.folder)
             known["source"] = found.to_json()
         return known

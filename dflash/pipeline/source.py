@@ -30,18 +30,19 @@ _ESSENTIAL = ("dflash", "envs", "pipelines")
 @dataclass(frozen=True)
 class Origin:
     """Where source comes from: its `commit` (None outside of git), and as a `patch`, as git makes one, what was changed
-    since: tracked files, and others that are not ignored. `remote` is where the repository came from, without who asks
-    there, and `digest` is what all the files together are called where they were sent (unpacking.py)."""
+    since: tracked files, and others that are not ignored; None where that could not be kept. `remote` is where the
+    repository came from, without who asks there, and `digest` is what all the files together are called where they were
+    sent (unpacking.py)."""
 
     commit: str | None
-    patch: bytes = b""
+    patch: bytes | None = b""
     remote: str | None = None
     digest: str | None = None
 
     @property
     def dirty(self) -> bool | None:
         """Whether it is not what was committed; None outside of git."""
-        return bool(self.patch) if self.commit else None
+        return self.patch != b"" if self.commit else None
 
     def to_json(self) -> dict[str, Any]:
         """As a record has it: of the patch, its hash."""
@@ -69,7 +70,8 @@ def origin_of(folder: Path) -> Origin:
         content = patch.read_bytes() if patch.exists() else b""
         if "patch" in told and told["patch"] != (hashlib.sha256(content).hexdigest() if content else None):
             raise ValueError(PATCH)
-        return Origin(told["commit"], content, told.get("remote"), told.get("digest"))
+        is_kept = bool(content) == bool(told["dirty"])
+        return Origin(told["commit"], content if is_kept else None, told.get("remote"), told.get("digest"))
     except (ValueError, KeyError, TypeError, AttributeError):
         cure = "./inv train with the same options starts anew, and skips what is finished"
         raise DataError("is damaged, or its source.patch is", where=str(folder / SOURCE), cure=cure) from None
@@ -77,16 +79,22 @@ def origin_of(folder: Path) -> Origin:
         raise storage_error(failure, failure.filename or folder) from failure
 
 
-def origin(home: Path = HOME) -> Origin:
-    """Where the source that runs here comes from, without packing it up. What can not be told, by git or of files that
-    can not be read, is None: a run goes on without it. A checkout in which nothing was changed is asked only that."""
+def origin(home: Path = HOME, without: Collection[Path] = ()) -> Origin:
+    """Where the source that runs here comes from, files `without` left out, as of `snapshot`. What can not be told, by
+    git or of files that can not be read or are too large, is None: a run goes on without it. A checkout in which
+    nothing was changed is asked only that."""
     try:
         commit = git(home, "rev-parse", "HEAD", "HEAD:./dflash").split()[0].decode()
-        if not git(home, "status", "--porcelain", "--untracked-files=all"):
-            return Origin(commit, b"", _remote(home))
-        return snapshot(home)[1]
-    except (DFlashError, IndexError):
+        unlocked = {"GIT_OPTIONAL_LOCKS": "0"}  # somebody may be committing
+        changed = git(home, "status", "--porcelain", "--untracked-files=all", more=unlocked)
+    except DFlashError:
         return Origin(None)
+    if not changed:
+        return Origin(commit, b"", _remote(home))
+    try:
+        return snapshot(home, without)[1]
+    except DFlashError:
+        return Origin(commit, None, _remote(home))
 
 
 def snapshot(home: Path = HOME, without: Collection[Path] = ()) -> tuple[bytes, Origin]:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from dflash.errors import UsageError
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.provenance.environment import environment
 from dflash.pipeline.provenance.manifest import begun
 from dflash.pipeline.record import load_record
+from dflash.pipeline.restoring import restored
 from dflash.pipeline.source import origin, origin_of
 from tests.pipeline.lab import SAMPLE, Lab
 
@@ -85,7 +87,15 @@ def test_a_remote_is_named_without_who_asks_there(tmp_path: Path):
     found = origin(tmp_path)
     assert (found.remote, found.dirty) == ("https://example.org/project.git", False)
     (tmp_path / "dflash" / "two.py").write_text("two = 2\n")
-    assert b"two = 2" in origin(tmp_path).patch
+    assert b"two = 2" in (origin(tmp_path).patch or b"")
+    assert origin(tmp_path, [tmp_path / "dflash" / "two.py"]).dirty is False  # it is data, and known as such
+    with (tmp_path / "rows.jsonl").open("wb") as file:
+        file.truncate(65_000_000)
+    found = origin(tmp_path)
+    assert (found.commit is not None, found.dirty, found.patch) == (True, True, None)
+    found.keep(tmp_path)
+    with pytest.raises(UsageError, match="was not kept; commit it"), restored(tmp_path, tmp_path):
+        pass
 
 
 def test_a_patch_that_was_changed_since_is_never_taken_for_the_runs(ran: Lab):
