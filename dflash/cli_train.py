@@ -110,8 +110,9 @@ def stop(*, run: str, root: str, grace: float) -> None:
 def resume(*, run: str, root: str, wait: bool, as_json: bool) -> None:
     """Go on with a run that a host had, as a new run of the same source, environment and pipeline."""
     from dflash.hosts.reach import reach
-    from dflash.pipeline.away import again, origin_of
+    from dflash.pipeline.away import again
     from dflash.pipeline.errand import load_errand
+    from dflash.pipeline.source import origin_of
 
     folder = cli.root_of(root)
     before = load_errand(folder, run)

@@ -11,6 +11,7 @@
     ├── CheckpointError       a checkpoint that can not be used              (exit 7)
     ├── CompilationError      the closed set of graphs was left              (exit 8)
     ├── OutOfMemory           a GPU has too little memory                    (exit 10)
+    ├── Diverged              a run that was done again gave other numbers   (exit 11)
     └── StepFailed            a step's process ended badly                   (its own exit status)
 
 Each says what failed, where (a file and line, or a layer), and what to do next; `str()` is one line.
@@ -96,6 +97,12 @@ class OutOfMemory(DFlashError):
     """A GPU has too little memory for the sizes that were asked for."""
 
     exit_code = 10
+
+
+class Diverged(DFlashError):
+    """A run that was done again gave other numbers."""
+
+    exit_code = 11
 
 
 class StepFailed(DFlashError):

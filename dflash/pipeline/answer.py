@@ -32,6 +32,18 @@ def planned(
     return plan_of(answer["plan"], request["pipeline"]["name"], host), answer["held"] and Owner(**answer["held"])
 
 
+def read_there(
+    connection: Connection, host: Host, python: str, source: str, request: Mapping[str, Any]
+) -> dict[str, dict[str, str]]:
+    """The SHA-256 of each file that the steps of what was requested read there, by step and name; otherwise as
+    `planned`."""
+    programs = HostPrograms(connection, host, python=python, package=source)
+    words = ("dflash.pipeline.far", "data", programs.root)
+    answer = programs.run(*words, errors=_ERRORS, stdin=json.dumps(request).encode())
+    found: dict[str, dict[str, str]] = json.loads(answer)
+    return found
+
+
 def plan_of(told: Mapping[str, Any], file: str, host: Host) -> Plan:
     """The plan that was made there, to be shown and kept: what there is of kinds here may be older, or newer."""
     steps = tuple(_step(each) for each in told["steps"])

@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
@@ -22,7 +22,7 @@ from dflash.atomic import write_json
 from dflash.environments.installed import parse_stamp
 from dflash.environments.lock import read_lock
 from dflash.environments.remote import ID_LENGTH, HostEnvironments, Tell
-from dflash.errors import BusyError, DataError, DFlashError, UsageError, storage_error
+from dflash.errors import BusyError, DFlashError, UsageError, storage_error
 from dflash.hosts import jobs
 from dflash.hosts.command import Command, Script
 from dflash.hosts.connection import Connection
@@ -48,7 +48,8 @@ IMAGE = "/opt/env"
 class Order:
     """What is wanted: a checked pipeline with the `overrides` that it was read with, on a host, in the environment that
     is declared in a folder, made of `wheels` where it is not there. `check` is called before anything is done there,
-    and raises what keeps a run from starting."""
+    and raises what keeps a run from starting. `source` is what `snapshot` gives, of now where there is none, and `more`
+    what else the request says (dflash/pipeline/far.py)."""
 
     pipeline: Pipeline
     overrides: tuple[str, ...]
@@ -57,6 +58,8 @@ class Order:
     wheels: Path | None = None
     kinds: str = DEFAULT_KINDS
     check: Callable[[Host, Pipeline], object] = require_fit
+    source: tuple[bytes, Origin] | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     parcels = {each: parcel(each) for each in found if not each.is_there}
     home, there = look(connection, [each.name for each in found if each.is_there])
     require(found, there, connection.layer)
-    content, origin = snapshot(without=[path for packed in parcels.values() for path in packed.files.values()])
+    data = [path for packed in parcels.values() for path in packed.files.values()]
+    content, origin = order.source or snapshot(without=data)
     root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)
     host = replace(order.host, root=root)
     if not looks_only:
@@ -116,6 +120,7 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
         "overrides": [*order.overrides, *moved],
         "host": {"name": host.name, "gpus": host.gpus},
         "kinds": order.kinds,
+        **order.more,
     }
     plan, held = planned(connection, host, python, source, request)
     name = order.environment.name
@@ -183,20 +188,6 @@ def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = Fa
     return errand, folder
 
 
-def origin_of(folder: Path) -> Origin:
-    """Where the source of a run came from, as its folder here says. Raises DataError where that is damaged, or
-    StorageError."""
-    try:
-        commit = json.loads((folder / "source.json").read_bytes())["commit"]
-        patch = folder / "source.patch"
-        return Origin(commit, patch.read_bytes() if patch.exists() else b"")
-    except (ValueError, KeyError, TypeError):
-        cure = "./inv train --host with the same options starts anew, and skips what is finished"
-        raise DataError("is damaged", where=str(folder / "source.json"), cure=cure) from None
-    except OSError as failure:
-        raise storage_error(failure, failure.filename or folder) from failure
-
-
 def _environment(
     connection: Connection, host: Host, order: Order, tell: Tell, looks_only: bool
 ) -> tuple[str, str, str]:
@@ -244,11 +235,19 @@ def _errand(ready: Ready, run: str, waits: bool) -> Errand:
         generation=ready.generation,
         python=ready.python,
         source=ready.source,
-        request={**ready.request, "sender": asdict(Sender(run, owner(), origin.commit, origin.dirty, waits))},
+        request={
+            **ready.request,
+            "sender": asdict(Sender(run, owner(), origin.commit, origin.dirty, waits)),
+            "known": {**ready.request.get("known", {}), **_predecessor(resumes), "source": origin.to_json()},
+        },
         started=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         first=resumes.first if resumes else run,
         lock=ready.lock,
     )
+
+
+def _predecessor(resumes: Errand | None) -> dict[str, Any]:
+    return {"predecessor": {"run": resumes.run, "how": "resumed"}} if resumes else {}
 
 
 def owner() -> str:
@@ -261,18 +260,11 @@ def owner() -> str:
 
 
 def _write(ready: Ready, errand: Errand, folder: Path) -> None:
-    origin = ready.origin
-    code = {"commit": origin.commit, "dirty": origin.dirty, "digest": PurePosixPath(errand.source).name}
-    write_json(folder / "source.json", code)
-    if origin.patch:
-        (folder / "source.patch").write_bytes(origin.patch)
+    origin = replace(ready.origin, digest=PurePosixPath(errand.source).name)
+    origin.keep(folder)
     write_json(folder / "plan.json", ready.plan.as_json())
     errand.write(folder)
-    write_json(folder / "record.json", new_record(errand.run, ready.plan, Path(errand.root), _sender(errand)))
-
-
-def _sender(errand: Errand) -> Sender:
-    return Sender(**errand.request["sender"])
+    write_json(folder / "record.json", new_record(errand.run, ready.plan, Path(errand.root), origin.to_json()))
 
 
 def _variables(errand: Errand) -> dict[str, str]:

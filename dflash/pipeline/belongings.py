@@ -22,7 +22,7 @@ from dflash.hosts import files
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import HostError
 from dflash.pipeline.files import canonical, digest
-from dflash.pipeline.schema import Pipeline
+from dflash.pipeline.schema import Pipeline, Step
 
 ID_LENGTH = 16
 
@@ -52,10 +52,24 @@ class Parcel:
 def belongings(pipeline: Pipeline) -> Iterator[Belonging]:
     """Every setting of a pipeline that names a path."""
     for step in pipeline.steps:
-        for path in step.kind.paths:
-            name = reduce(getattr, path.split("."), step.config)
-            if name is not None:
-                yield Belonging(f"{step.name}.{path}", name)
+        yield from belongings_of(step)
+
+
+def belongings_of(step: Step) -> Iterator[Belonging]:
+    """Every setting of a step that names a path."""
+    for path in step.kind.paths:
+        name = reduce(getattr, path.split("."), step.config)
+        if name is not None:
+            yield Belonging(f"{step.name}.{path}", name)
+
+
+def files_named(name: str) -> tuple[dict[str, Path], str]:
+    """The files that a path or a pattern names here, by their paths from the folder that it begins in; and what it is
+    from there; an empty name names nothing. Raises OSError."""
+    if not name:
+        return {}, ""
+    base, named = _split(os.path.normpath(name))
+    return {str(path.relative_to(base)): path for path in _found(base, named) if path.is_file()}, named
 
 
 def parcel(belonging: Belonging) -> Parcel:
@@ -68,9 +82,8 @@ def parcel(belonging: Belonging) -> Parcel:
     if not belonging.name:
         cure = "name a file, a folder or a pattern, or leave the setting out"
         raise UsageError("an empty name is none", where=belonging.setting, cure=cure)
-    base, named = _split(os.path.normpath(belonging.name))
     try:
-        found = {str(path.relative_to(base)): path for path in _found(base, named) if path.is_file()}
+        found, named = files_named(belonging.name)
         if not found:
             cure = "a relative path is sent along, an absolute one must be there: check it, or name one that is there"
             raise UsageError(f"{belonging.name} is not on this machine", where=belonging.setting, cure=cure)

@@ -27,6 +27,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from dflash.pipeline.provenance.observing import Observing
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -171,12 +173,23 @@ def _run_step(spec_file: Path) -> int:
     try:
         spec = json.loads(spec_file.read_bytes())
         log, out = spec["log"], Path(spec["out"])
-        stream.send("result", result=_result(spec, stream))
+        with Observing(spec.get("secrets", ())) as observing:
+            result = _result(spec, stream)
+            _tell_observed(observing, spec, stream)
+        stream.send("result", result=result)
         return 0
     except KeyboardInterrupt:
         return 128 + signal.SIGTERM
     except BaseException as failure:
         return _report(failure, stream, log, out)
+
+
+def _tell_observed(observing: Observing, spec: Mapping[str, Any], stream: Stream) -> None:
+    """What this process has become is worth knowing; not being told it is no reason to lose what it has made."""
+    try:
+        stream.send("observed", observed=observing.observed(Path(spec["root"])))
+    except Exception:
+        traceback.print_exc()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -8,7 +8,7 @@ What one side does not know is not compared.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Literal
@@ -37,7 +37,7 @@ class Difference:
 @dataclass(frozen=True)
 class _Rule:
     """What a difference in the fields that `pattern` matches means. In `cause`, {name} is the field's last word, {step}
-    that after its first, {old} and {new} are the values."""
+    that after its first."""
 
     pattern: str
     severity: Severity
@@ -46,15 +46,14 @@ class _Rule:
 
 _RULES = (
     _Rule(r"data\..+", "blocking", "step {step} reads other data: {name}"),
-    _Rule(r"seeds\.steps\..+", "blocking", "another seed: other random numbers from the first step on"),
+    _Rule(r"seeds\.steps\..+", "blocking", "step {step}: another seed, so other random numbers from the first step on"),
     _Rule(r"config\.steps\.\w[\w-]*\.(?:\w+\.)*(?:threads|prefetch)", "tolerable", "work is shared out in another way"),
     _Rule(
         r"config\.steps\.\w[\w-]*\.(?:checkpoint_every|evaluate_every|min_\w+|compile_test)",
         "tolerable",
         "it decides nothing about what is learnt",
     ),
-    _Rule(r"config\.steps\.[\w-]+", "blocking", "only one of the pipelines has this step"),
-    _Rule(r"config\..+", "blocking", "another setting"),
+    _Rule(r"config\..+", "blocking", "step {step}: another setting"),
     _Rule(r"source\..+", "blocking", "other code: look at `git diff` between the two"),
     _Rule(r"environment\.torch", "blocking", "another torch: other kernels, other order of sums"),
     _Rule(r"environment\.(?:python|machine|packages\..+)", "blocking", ""),  # dflash/environments/diff.py judges these
@@ -74,32 +73,47 @@ _RULES = (
 )
 """The likeliest cause of other numbers first."""
 
+_STEPS = ("config", "steps")
+_ONE_STEP = "only one of the pipelines has this step"
+
 _NEVER = re.compile(
-    r"source\.(?:remote|dirty)|environment\.(?:name|generation|min_driver)|config\.(?:text|overrides|argv|file|digest)"
+    r"source\.remote|environment\.(?:name|generation|min_driver)|config\.(?:text|overrides|argv|file|digest)"
+    r"|config\.steps\..*\bseed"
+    r"|variables\..*\.(?:PYTHONPATH|VIRTUAL_ENV|(?:DFLASH|MASTER|TORCHELASTIC|SLURM)_\w+|\w+_(?:DIR|HOME|CACHE|PTXAS_PATH))"
     r"|(?:cache|artifacts|metrics|attempts|predecessor)\b.*"
 )
-"""What came of a run, or is only good to know of it."""
+"""What came of a run, is only good to know of it, says where something lies, or is compared under another name."""
 
 _PACKAGES = ("environment", "packages")
-_OPEN: tuple[Path, ...] = (("config", "steps"), ("variables",), ("data",), ("seeds",), _PACKAGES)
-"""Maps in which something that only one side has is a difference, where both have the map; and those of `libraries`."""
+_OPEN: tuple[Path, ...] = (_STEPS, ("variables", "runner"), ("data",), ("seeds", "steps"), _PACKAGES)
+_OPEN_BY_STEP: tuple[Path, ...] = (("libraries",), ("variables", "steps"), ("seeds", "flags"))
+"""Maps in which something that only one side has is a difference, where both have the map; by step, if each is there
+of the step, which has not run yet otherwise."""
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any], accepted: Sequence[str] = ()) -> list[Difference]:
     """What differs between a run's record and another's, or what a machine was found to be in the same shape; blocking
     ones first, and of each the likeliest cause of other numbers first. What a person has `accepted`, fields or the
     beginnings of some, blocks nothing."""
-    before, after = _flat(_known(old)), _flat(_known(new))
-    found = list(_differences(before, after))
+    found = _differences(old, new)
     ranked = sorted(found, key=lambda each: (each.severity != "blocking", _rank(each.field), each.field))
     return [replace(each, severity="tolerable") if _is_accepted(each.field, accepted) else each for each in ranked]
 
 
 def same(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
     """How many fields both know and have the same values."""
-    before, after = _flat(_known(old)), _flat(_known(new))
-    shared = before.keys() & after.keys()
-    return sum(_is_same(path, before[path], after[path]) for path in _comparable(before, after) if path in shared)
+    return sum(_is_same(*each) for each in _comparable(old, new) if None not in each[1:])
+
+
+def with_lines(differences: Sequence[Difference], first_other: Callable[[str, str], int | None]) -> list[Difference]:
+    """The same, where those in data also name the first line that is another: `first_other` of step and file."""
+    told = []
+    for each in differences:
+        part, _, rest = each.field.partition(".")
+        step, _, name = rest.partition(".")
+        line = first_other(step, name) if part == "data" else None
+        told.append(replace(each, cause=f"{each.cause}, from line {line} on") if line else each)
+    return told
 
 
 def _is_accepted(field: str, accepted: Sequence[str]) -> bool:
@@ -112,7 +126,7 @@ def _known(record: Mapping[str, Any]) -> Mapping[str, Any]:
         return dict(provenance)
     names = {"lock": "lock_id", "python": "python", "torch": "torch"}
     environment = {name: record.get(there) for name, there in names.items()}
-    return {"source": {"commit": record.get("commit")}, "environment": environment}
+    return {"source": {name: record.get(name) for name in ("commit", "dirty")}, "environment": environment}
 
 
 def _flat(value: Any, path: Path = ()) -> dict[Path, Any]:
@@ -123,22 +137,30 @@ def _flat(value: Any, path: Path = ()) -> dict[Path, Any]:
 
 def _root(path: Path) -> Path | None:
     """The open map that a field is in."""
-    if path[0] == "libraries":
-        return path[:2]
+    for root in _OPEN_BY_STEP:
+        if path[: len(root)] == root:
+            return path[: len(root) + 1]
     return next((root for root in _OPEN if path[: len(root)] == root), None)
 
 
-def _comparable(before: Mapping[Path, Any], after: Mapping[Path, Any]) -> Iterator[Path]:
-    roots = {_root(path) for path in before} & {_root(path) for path in after}
+def _has(record: Mapping[str, Any], root: Path) -> bool:
+    """Whether a record has a map, empty perhaps."""
+    found: Any = _known(record)
+    for name in root:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return isinstance(found, Mapping)
+
+
+def _comparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[Path, Any, Any]]:
+    """Each field that can be compared, with both values."""
+    before, after = _flat(_known(old)), _flat(_known(new))
     for path in dict.fromkeys([*before, *after]):
-        root = _root(path)
         if _NEVER.fullmatch(".".join(path)):
             continue
-        if root is None:
-            if before.get(path) is not None and after.get(path) is not None:
-                yield path
-        elif root in roots:
-            yield path
+        root, values = _root(path), (before.get(path), after.get(path))
+        known = _has(old, root) and _has(new, root) if root else None not in values
+        if known:
+            yield path, *values
 
 
 def _is_same(path: Path, old: Any, new: Any) -> bool:
@@ -147,40 +169,41 @@ def _is_same(path: Path, old: Any, new: Any) -> bool:
     return old == new or (moved and PurePath(old).name == PurePath(new).name)
 
 
-def _differences(before: Mapping[Path, Any], after: Mapping[Path, Any]) -> Iterator[Difference]:
-    steps = [{path[2] for path in side if path[:2] == ("config", "steps")} for side in (before, after)]
-    lonely = steps[0] ^ steps[1] if all(steps) else set()
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
+    fields = list(_comparable(old, new))
+    steps = [
+        {path[2] for path, *values in fields if path[:2] == _STEPS and values[side] is not None} for side in (0, 1)
+    ]
+    lonely = steps[0] ^ steps[1]
     for name in sorted(lonely):
-        yield _judged(("config", "steps", name), name in steps[0] or None, name in steps[1] or None, before, after)
-    for path in _comparable(before, after):
-        step = path[2] if path[:2] in (("config", "steps"), ("seeds", "steps")) else path[1] if len(path) > 1 else ""
-        if step in lonely or _is_same(path, before.get(path), after.get(path)):
-            continue
-        yield _judged(path, before.get(path), after.get(path), before, after)
+        yield Difference(".".join((*_STEPS, name)), name in steps[0], name in steps[1], "blocking", _ONE_STEP)
+    for path, before, after in fields:
+        if _step(path) not in lonely and not _is_same(path, before, after):
+            yield _judged(path, before, after, _known(old), _known(new))
 
 
-def _judged(path: Path, old: Any, new: Any, before: Mapping[Path, Any], after: Mapping[Path, Any]) -> Difference:
+def _step(path: Path) -> str:
+    """The step that a field is of, or the name of its part."""
+    return path[2] if len(path) > 2 and path[1] in ("steps", "flags") else path[min(1, len(path) - 1)]
+
+
+def _judged(path: Path, old: Any, new: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> Difference:
     field = ".".join(path)
     rule = _RULES[_rank(field)]
-    step = path[2] if path[1] == "steps" else path[1]
-    severity, cause = rule.severity, rule.cause.format(name=path[-1], step=step, old=old, new=new)
+    severity, cause = rule.severity, rule.cause.format(name=path[-1], step=_step(path))
+    environment = before.get("environment") or {}
     if path[0] == "environment" and path[1] in ("packages", "python", "machine"):
         severity, cause = _environment(path, old, new)
-    elif field == "environment.lock" and all(
-        any(_root(each) == _PACKAGES for each in side) for side in (before, after)
+    elif (
+        field == "environment.lock" and environment.get("packages") and (after.get("environment") or {}).get("packages")
     ):
         severity, cause = "tolerable", "another lock; what it pins otherwise is compared by itself"
-    elif path[0] == "libraries" and severity == "blocking" and (old is None or new is None):
+    elif path[0] == "libraries" and severity == "blocking" and None in (old, new):
         severity, cause = "tolerable", f"{path[-1]} was loaded on one side alone"
     elif field == "gpus.models" and len(new) < len(old):
         severity, cause = "blocking", f"{len(new)} GPUs, where the run had {len(old)}"
-    elif field == "gpus.driver" and _is_older(new, needed := before.get(("environment", "min_driver"))):
-        severity, cause = (
-            "blocking",
-            f"driver {new} < {needed}, which torch {before.get(('environment', 'torch'))} needs",
-        )
-    elif path[:2] == ("seeds", "steps") or (path[0] == "config" and len(path) > 3):
-        cause = f"step {step}: {cause}"
+    elif field == "gpus.driver" and _is_older(new, needed := environment.get("min_driver")):
+        severity, cause = "blocking", f"driver {new} < {needed}, which torch {environment.get('torch')} needs"
     return Difference(field, old, new, severity, cause)
 
 

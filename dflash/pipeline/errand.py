@@ -53,6 +53,10 @@ class Errand:
         """The run's folder there."""
         return f"{self.root}/runs/{self.run}"
 
+    def is_in(self, folder: Path) -> bool:
+        """Whether the run's folder there is this one here: it was sent to a root of this machine."""
+        return self.where.chain.is_local and Path(self.folder).resolve() == folder.resolve()
+
     def write(self, folder: Path) -> None:
         """Keep it in the run's folder here, whole. Raises OSError."""
         write_json(folder / AWAY, {"schema": _SCHEMA, **asdict(self)})

@@ -1,11 +1,14 @@
 """The far end of a run that was sent from another machine: plans there, and runs there as a detached job.
 
     PYTHON -P -m dflash.pipeline.far plan ROOT            the request on standard input
+    PYTHON -P -m dflash.pipeline.far data ROOT            the same
     PYTHON -P -m dflash.pipeline.far run ROOT REQUEST     the request in a file
 
 A request is {"pipeline": {"name", "text"}, "overrides": [...], "host": {"name", "gpus"}, "kinds": import path}, and for
-a run also "sender": the fields of record.Sender. `plan` answers with {"plan": as plan.json, "held": who is at work in
-the root, or null}. `run` writes a line of JSON for each event that a view is told, and last {"event": "ended"}.
+a run also "sender": the fields of record.Sender. It may have "known", parts of the run's provenance, and "apart", a
+name under which everything is done anew, as keys.Surroundings has it. `plan` answers with {"plan": as plan.json,
+"held": who is at work in the root, or null}; `data` with the hash of each file that is read, by step and name. `run`
+writes a line of JSON for each event that a view is told, and last {"event": "ended"}.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,8 @@ from dflash.pipeline import lock
 from dflash.pipeline.keys import observe
 from dflash.pipeline.kinds import load_kinds
 from dflash.pipeline.plan import Plan, make_plan
+from dflash.pipeline.provenance.data import data
+from dflash.pipeline.provenance.hashes import Hashes
 from dflash.pipeline.record import Sender
 from dflash.pipeline.run import execute
 from dflash.pipeline.schema import Pipeline, load_pipeline
@@ -90,7 +96,8 @@ def planned(request: Mapping[str, Any], root: Path, folder: Path) -> Plan:
     """The plan here of what was sent."""
     pipeline = pipeline_of(request, folder)
     here = Host(request["host"]["name"], Chain((Local(),)), str(root), request["host"]["gpus"])
-    return make_plan(pipeline, here, observe(pipeline), Store(root))
+    around = replace(observe(pipeline), apart=request.get("apart", ""))
+    return make_plan(pipeline, here, around, Store(root))
 
 
 def plan(root: Path) -> dict[str, Any]:
@@ -101,14 +108,20 @@ def plan(root: Path) -> dict[str, Any]:
     return {"plan": made.as_json(), "held": held and vars(held)}
 
 
+def read(root: Path) -> dict[str, dict[str, str]]:
+    """What `data` answers."""
+    with tempfile.TemporaryDirectory(prefix="dflash-data-") as folder, Hashes(root) as hashes:
+        return data(planned(json.load(sys.stdin), root, Path(folder)), hashes)
+
+
 def run(root: Path, file: Path) -> int:
     """Run what the request in `file` asks for, and tell of it; the exit status of the run."""
     request = json.loads(file.read_bytes())
     telling = Telling()
     try:
-        outcome = execute(
-            planned(request, root, file.parent), root, telling, request["kinds"], Sender(**request["sender"])
-        )
+        sender = Sender(**request["sender"])
+        known = request.get("known") or {"source": {"commit": sender.commit, "dirty": sender.dirty}}
+        outcome = execute(planned(request, root, file.parent), root, telling, request["kinds"], sender, known)
         error, code = outcome.failure, outcome.exit_code
     except DFlashError as failure:
         error, code = failure, failure.exit_code
@@ -124,7 +137,7 @@ def main() -> int:
         place = Path(root).expanduser().absolute()
         if role == "run":
             return run(place, Path(*words))
-        print(json.dumps(plan(place)))
+        print(json.dumps(read(place) if role == "data" else plan(place)))
     except Exception as failure:
         if not isinstance(failure, DFlashError):
             traceback.print_exception(failure)

@@ -152,8 +152,9 @@ def fetch(errand: Errand, job: Job, folder: Path, failure: DFlashError | None = 
     """
     with reach(errand.where.chain) as connection:
         _, there = look(connection, [errand.folder])
-        if there[errand.folder]:
+        if there[errand.folder] and not errand.is_in(folder):
             files.get(connection, errand.folder, folder)
+        if there[errand.folder]:
             _fetch_made(connection, errand, folder)
         elif failure:
             _note_failure(folder, failure)

@@ -27,12 +27,14 @@ PACKAGE = HOME / "dflash"
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What decides a result besides the pipeline's file: all plain text, so that keys are a pure function."""
+    """What decides a result besides the pipeline's file: all plain text, so that keys are a pure function. What is done
+    `apart`, under a name of its own, shares no folder with anything else: it is all done again."""
 
     lock: str
     python: str
     sources: Mapping[str, Mapping[str, str]]  # kind -> source file -> hash
     fingerprints: Mapping[str, Mapping[str, str]]  # step -> outside input -> hash
+    apart: str = ""
 
 
 def lock_id(home: Path = HOME, prefix: Path = Path(sys.prefix)) -> str:
@@ -90,6 +92,7 @@ def key_fields(step: Step, pipeline: Pipeline, surroundings: Surroundings, keys:
         "sources": dict(surroundings.sources[step.kind.name]),
         "inputs": {kind: keys[name] for kind, name in step.takes.items()},
         "fingerprint": dict(surroundings.fingerprints[step.name]),
+        **({"apart": surroundings.apart} if surroundings.apart else {}),
     }
 
 

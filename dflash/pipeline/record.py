@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import platform
 import re
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 from dflash.errors import DataError, UsageError, storage_error
 from dflash.pipeline import lock
-from dflash.pipeline.keys import HOME, lock_id
+from dflash.pipeline.keys import lock_id
 from dflash.pipeline.plan import Plan
 from dflash.validation import suggestion
 
@@ -68,9 +67,9 @@ def _with_folders(folder: Path) -> Path:
     return folder
 
 
-def new_record(run: str, plan: Plan, root: Path, sender: Sender | None = None) -> dict[str, Any]:
-    """The record of a run that is about to start. For one on another machine, what it runs in is not known here."""
-    commit, dirty = (sender.commit, sender.dirty) if sender else _source()
+def new_record(run: str, plan: Plan, root: Path, source: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a run of `source` (Origin.to_json) that is about to start. For one on another machine, what it runs
+    in is not known here."""
     is_here = plan.host.chain.is_local
     return {
         "schema": 1,
@@ -82,8 +81,8 @@ def new_record(run: str, plan: Plan, root: Path, sender: Sender | None = None) -
         "wall_s": 0.0,
         "peak_rss_mb": 0.0,
         **dict.fromkeys(_LIFTED),
-        "commit": commit,
-        "dirty": dirty,
+        "commit": source.get("commit"),
+        "dirty": source.get("dirty"),
         "lock_id": lock_id() if is_here else None,
         "python": platform.python_version() if is_here else None,
         "torch": _version("torch") if is_here else None,
@@ -189,19 +188,6 @@ def _order(run: str) -> tuple[str, int, str]:
     stamp, _, name = run.partition("-")
     number = re.search(r"-(\d+)$", name)
     return stamp, int(number[1]) if number else 1, name
-
-
-def _source() -> tuple[str | None, bool | None]:
-    """The commit that this code is at, and whether it was changed since; None outside of git."""
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(HOME), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
-
-    try:
-        return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain"))
-    except (OSError, subprocess.SubprocessError):
-        return None, None
 
 
 def _version(distribution: str) -> str | None:

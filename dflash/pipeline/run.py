@@ -18,8 +18,10 @@ from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
 from dflash.pipeline.process import Grace, StepProcess
+from dflash.pipeline.provenance import lines, manifest
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
 from dflash.pipeline.report.writing import write_report
+from dflash.pipeline.source import origin
 from dflash.pipeline.store import Attempt, Done, Store
 from dflash.pipeline.view import View
 from dflash.validation import plain
@@ -43,9 +45,17 @@ class Outcome:
         return getattr(self.failure, "status", self.failure.exit_code) if self.failure else 0
 
 
-def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS, sender: Sender | None = None) -> Outcome:
+def execute(
+    plan: Plan,
+    root: Path,
+    view: View,
+    kinds: str = DEFAULT_KINDS,
+    sender: Sender | None = None,
+    known: Mapping[str, Any] | None = None,
+) -> Outcome:
     """Run `plan` below `root`, on this machine. `kinds` is the import path from which step processes take their kinds;
-    `sender` is who sent the run here, if it is somebody elsewhere.
+    `sender` is who sent the run here, if it is somebody elsewhere, and `known` what they know of its provenance, part
+    by part (dflash/pipeline/provenance/manifest.py).
 
     Raises UsageError when the plan is for another machine, BusyError, or StorageError for the run's own files.
     """
@@ -63,7 +73,7 @@ def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS, send
                 lock.holding(root, folder.name, sender.owner if sender else "", waits) as descriptor,
                 EventLog(folder / "events.jsonl") as log,
             ):
-                return _Run(plan, root, folder, view, kinds, descriptor, log, sender).execute()
+                return _Run(plan, root, folder, view, kinds, descriptor, log, sender, known or {}).execute()
         except (DFlashError, OSError):
             _remove_if_unused(folder)
             raise
@@ -97,6 +107,8 @@ class _Run:
     lock: int
     log: EventLog
     sender: Sender | None = None
+    known: Mapping[str, Any] = field(default_factory=dict)
+    observed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
     memory: Memory = field(default_factory=Memory)
     done: dict[str, Done] = field(default_factory=dict)
@@ -105,7 +117,10 @@ class _Run:
     def execute(self) -> Outcome:
         self.store = Store(self.root)
         write_json(self.folder / "plan.json", self.plan.as_json())
-        self.record = new_record(self.folder.name, self.plan, self.root, self.sender)
+        self.record = new_record(self.folder.name, self.plan, self.root, self._source())
+        self._save()
+        self.record["provenance"] = manifest.begun(self.plan, self.root, self.kinds, self.known)
+        lines.keep(self.plan.pipeline, self.folder)
         self._save()
         self.log.write("run_started", run=self.folder.name)
         failure: DFlashError | None = None
@@ -148,12 +163,15 @@ class _Run:
         # What was planned may have become better: an input that was made again may be the same as before.
         decision = decide(step, planned.key, planned.fields, contents, self.store)
         entry.update(planned=decision.status, why=list(decision.why))
+        if decision.status == "resume" and self.record["provenance"]["predecessor"] is None:
+            before = self.store.look(kind.name, planned.key).started_by
+            self.record["provenance"]["predecessor"] = {"run": before, "how": "resumed"}
         if decision.status == "skip":
             found = self.store.look(kind.name, planned.key).done
             assert found is not None
             self.done[step.name] = found
             entry.update(status="skipped", seconds=0.0, result=found.result)
-            lift(self.record, kind.name, found.result)
+            self._note_made(planned, found)
             return
         clock = Clock()
         entry["status"] = "running"
@@ -167,14 +185,14 @@ class _Run:
             result = self._run(planned, out)
             if result is None:
                 return
-            done = self.store.finish(attempt, planned.fields, result, clock.seconds())
+            done = self.store.finish(attempt, planned.fields, result, clock.seconds(), self.observed.get(step.name))
         except OSError as failure:
             raise storage_error(failure, failure.filename or self.store.work) from failure
         finally:
             entry.update(seconds=clock.seconds(), peak_rss_mb=self.memory.step_mb)
         self.done[step.name] = done
         entry.update(status="ok", result=result)
-        lift(self.record, kind.name, result)
+        self._note_made(planned, done)
 
     def _run(self, planned: PlannedStep, out: Path) -> dict[str, Any] | None:
         """The step's result; None when it was stopped. Raises StepFailed."""
@@ -193,6 +211,8 @@ class _Run:
                     elif what == "note":
                         self.log.write("note", step=name, **event)
                         self.view.note(name, event["message"])
+                    elif what == "observed":
+                        self.observed[name] = event["observed"]
                     elif what == "result":
                         result = event["result"]
                     elif what == "error":
@@ -211,6 +231,20 @@ class _Run:
         if self.stopped:
             return None
         raise _failed(name, status, error, log)
+
+    def _source(self) -> Mapping[str, Any]:
+        """The part of that name of the provenance. Who sent a run has its source; of one that is from here, it is
+        kept."""
+        if "source" not in self.known:
+            found = origin()
+            found.keep(self.folder)
+            self.known = {**self.known, "source": found.to_json()}
+        return dict(self.known["source"])
+
+    def _note_made(self, planned: PlannedStep, done: Done) -> None:
+        lift(self.record, planned.step.kind.name, done.result)
+        folder = self.store.folder(planned.step.kind.name, planned.key)
+        manifest.add(self.record["provenance"], planned.step.name, done, folder)
 
     def _spec(self, planned: PlannedStep, out: Path, log: Path) -> dict[str, Any]:
         step = planned.step

@@ -79,12 +79,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A checked pipeline; `steps` in an order in which each follows what it needs, else as in the file."""
+    """A checked pipeline; `steps` in an order in which each follows what it needs, else as in the file. `overrides` are
+    those that it was read with."""
 
     name: str
     description: str
     file: str
     steps: tuple[Step, ...]
+    overrides: tuple[str, ...] = ()
 
     def step(self, name: str) -> Step:
         """The step called `name`. Raises KeyError."""
@@ -115,7 +117,7 @@ def load_pipeline(file: str | Path, kinds: Mapping[str, StepKind], overrides: Se
         for index, step in enumerate(entry.steps)
     }
     order = _ordered(entry, document)
-    return Pipeline(entry.name, entry.description, str(file), tuple(steps[name] for name in order))
+    return Pipeline(entry.name, entry.description, str(file), tuple(steps[name] for name in order), tuple(overrides))
 
 
 def _overridden(document: Document, override: str) -> Document:

@@ -67,6 +67,8 @@ def show_record(record: Mapping[str, Any], folder: str, stream: TextIO | None = 
     if record.get("greedy_total") is not None:
         same = f"{record.get('greedy_identical')} of {record['greedy_total']}"
         figures.append(f"{same} outputs equal to the target's own")
+    if again := record.get("replay"):
+        figures.append(f"replay of {again['of']}: {again['said']}")
     for figure in figures:
         console.print(Text(figure))
     hosts = {step.get("host") for step in record["steps"]} - {None, "", record["host"]}

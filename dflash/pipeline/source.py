@@ -1,17 +1,24 @@
-"""This project's own source as it is now: the commit, and what was changed since, for a run on another machine."""
+"""This project's own source as it is now: the commit, and what was changed since. A run keeps both, so that it can be
+done again, and one on another machine takes them along."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from dflash.errors import UsageError, storage_error
+from dflash.atomic import whole_file, write_json
+from dflash.errors import DataError, DFlashError, UsageError, storage_error
 from dflash.hosts import unpacking
 from dflash.pipeline.keys import HOME
+from dflash.pipeline.provenance.variables import without_credentials
 
 MOST_BYTES = 64_000_000
 """A checkout larger than this holds something that is no source."""
@@ -23,15 +30,63 @@ _ESSENTIAL = ("dflash", "envs", "pipelines")
 @dataclass(frozen=True)
 class Origin:
     """Where source comes from: its `commit` (None outside of git), and as a `patch`, as git makes one, what was changed
-    since: tracked files, and others that are not ignored."""
+    since: tracked files, and others that are not ignored. `remote` is where the repository came from, without who asks
+    there, and `digest` is what all the files together are called where they were sent (unpacking.py)."""
 
     commit: str | None
     patch: bytes = b""
+    remote: str | None = None
+    digest: str | None = None
 
     @property
     def dirty(self) -> bool | None:
         """Whether it is not what was committed; None outside of git."""
         return bool(self.patch) if self.commit else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a record has it: of the patch, its hash."""
+        patch = hashlib.sha256(self.patch).hexdigest() if self.patch else None
+        told = {"commit": self.commit, "remote": self.remote, "dirty": self.dirty}
+        return {**told, "patch": patch, "digest": self.digest}
+
+    def keep(self, folder: Path) -> None:
+        """Write it into a run's folder: source.json and, where something was changed, source.patch. Raises OSError."""
+        if self.patch:
+            with whole_file(folder / PATCH) as draft:
+                draft.write_bytes(self.patch)
+        write_json(folder / SOURCE, self.to_json())
+
+
+SOURCE, PATCH = "source.json", "source.patch"
+
+
+def origin_of(folder: Path) -> Origin:
+    """Where the source of a run came from, as its folder says. Raises DataError where that is damaged, or
+    StorageError."""
+    try:
+        told = json.loads((folder / SOURCE).read_bytes())
+        patch = folder / PATCH
+        content = patch.read_bytes() if patch.exists() else b""
+        if "patch" in told and told["patch"] != (hashlib.sha256(content).hexdigest() if content else None):
+            raise ValueError(PATCH)
+        return Origin(told["commit"], content, told.get("remote"), told.get("digest"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        cure = "./inv train with the same options starts anew, and skips what is finished"
+        raise DataError("is damaged, or its source.patch is", where=str(folder / SOURCE), cure=cure) from None
+    except OSError as failure:
+        raise storage_error(failure, failure.filename or folder) from failure
+
+
+def origin(home: Path = HOME) -> Origin:
+    """Where the source that runs here comes from, without packing it up. What can not be told, by git or of files that
+    can not be read, is None: a run goes on without it. A checkout in which nothing was changed is asked only that."""
+    try:
+        commit = git(home, "rev-parse", "HEAD", "HEAD:./dflash").split()[0].decode()
+        if not git(home, "status", "--porcelain", "--untracked-files=all"):
+            return Origin(commit, b"", _remote(home))
+        return snapshot(home)[1]
+    except (DFlashError, IndexError):
+        return Origin(None)
 
 
 def snapshot(home: Path = HOME, without: Collection[Path] = ()) -> tuple[bytes, Origin]:
@@ -54,22 +109,35 @@ def snapshot(home: Path = HOME, without: Collection[Path] = ()) -> tuple[bytes, 
     try:
         _refuse_large(home, names)
         _refuse_links_out(home, names)
-        return unpacking.packed(str(home), names), Origin(commit, _patch(home, tracked, names) if commit else b"")
+        content = unpacking.packed(str(home), names)
+        patch, remote = (_patch(home, tracked, names), _remote(home)) if commit else (b"", None)
+        return content, Origin(commit, patch, remote, unpacking.digest(content))
     except OSError as failure:
         raise storage_error(failure, failure.filename or home) from failure
 
 
 def _commit(home: Path) -> str | None:
     try:
-        return _git(home, "rev-parse", "HEAD").strip().decode()
+        return git(home, "rev-parse", "HEAD").strip().decode()
     except UsageError:
         if (home / ".git").exists():
             raise
         return None
 
 
+def _remote(home: Path) -> str | None:
+    """The address of `origin`, or else of the first remote that git names."""
+    try:
+        lines = git(home, "config", "--get-regexp", r"^remote\..*\.url$").decode(errors="replace").splitlines()
+    except UsageError:  # there is none
+        return None
+    found = dict(line.split(" ", 1) for line in lines if " " in line)
+    address = found.get("remote.origin.url", next(iter(found.values()), None))
+    return without_credentials(address) if address else None
+
+
 def _listed(home: Path, *which: str) -> list[str]:
-    return [os.fsdecode(name) for name in _git(home, "ls-files", "-z", *which).split(b"\0") if name]
+    return [os.fsdecode(name) for name in git(home, "ls-files", "-z", *which).split(b"\0") if name]
 
 
 def _is_file(home: Path, name: str) -> bool:
@@ -107,22 +175,28 @@ def _patch(home: Path, tracked: list[str], names: list[str]) -> bytes:
 
     def index(names: Iterable[str], *how: str) -> None:
         paths = b"".join(os.fsencode(name) + b"\0" for name in names)
-        _git(home, "update-index", *how, "-z", "--stdin", more=apart, stdin=paths)
+        git(home, "update-index", *how, "-z", "--stdin", more=apart, stdin=paths)
 
-    with tempfile.TemporaryDirectory(prefix="dflash-patch-") as name:
-        objects = home / os.fsdecode(_git(home, "rev-parse", "--git-path", "objects").strip())
-        Path(name, "objects", "info").mkdir(parents=True)
-        Path(name, "objects", "info", "alternates").write_bytes(os.fsencode(objects.absolute()) + b"\n")
-        apart = {"GIT_INDEX_FILE": f"{name}/index", "GIT_OBJECT_DIRECTORY": f"{name}/objects"}
-        _git(home, "read-tree", "HEAD", more=apart)
+    with index_apart(home) as apart:
+        git(home, "read-tree", "HEAD", more=apart)
         index(sorted({*tracked} - {*names}), "--force-remove")
         index(names, "--add", "--replace")
         shown = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")
         without = "--ignore-submodules=all"  # which are not sent
-        return _git(home, "diff-index", "--cached", *shown, without, "HEAD", more=apart)
+        return git(home, "diff-index", "--cached", *shown, without, "HEAD", more=apart)
 
 
-def _git(home: Path, *words: str, more: Mapping[str, str] | None = None, stdin: bytes = b"") -> bytes:
+@contextlib.contextmanager
+def index_apart(home: Path) -> Iterator[dict[str, str]]:
+    """Variables with which git takes an index of its own, empty at first, and writes no object into the repository."""
+    with tempfile.TemporaryDirectory(prefix="dflash-index-") as name:
+        objects = home / os.fsdecode(git(home, "rev-parse", "--git-path", "objects").strip())
+        Path(name, "objects", "info").mkdir(parents=True)
+        Path(name, "objects", "info", "alternates").write_bytes(os.fsencode(objects.absolute()) + b"\n")
+        yield {"GIT_INDEX_FILE": f"{name}/index", "GIT_OBJECT_DIRECTORY": f"{name}/objects"}
+
+
+def git(home: Path, *words: str, more: Mapping[str, str] | None = None, stdin: bytes = b"") -> bytes:
     """What git says. Raises UsageError with its words where it fails, or there is none."""
     command = ["git", "-C", str(home), "-c", "core.safecrlf=false", *words]
     environ = {**os.environ, "LC_ALL": "C", **(more or {})}

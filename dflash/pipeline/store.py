@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ class Output:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished step. `contents`: by kind, the content of each input it was made from."""
+    """A finished step. `contents`: by kind, the content of each input it was made from. `observed`: what its process
+    was seen to be at its end (dflash/pipeline/provenance/observing.py)."""
 
     key: str
     step: str
@@ -46,6 +47,7 @@ class Done:
     seconds: float
     finished: float
     run: str
+    observed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def content(self) -> str:
@@ -127,7 +129,14 @@ class Store:
         write_json(place / "started.json", {"schema": _SCHEMA, **asdict(attempt)})
         return place
 
-    def finish(self, attempt: Attempt, fields: Mapping[str, Any], result: dict[str, Any], seconds: float) -> Done:
+    def finish(
+        self,
+        attempt: Attempt,
+        fields: Mapping[str, Any],
+        result: dict[str, Any],
+        seconds: float,
+        observed: Mapping[str, Any] | None = None,
+    ) -> Done:
         """Write done.json: from here on the step is finished."""
         place = self.folder(attempt.kind, attempt.key)
         done = Done(
@@ -140,6 +149,7 @@ class Store:
             seconds,
             time.time(),
             attempt.run,
+            observed or {},
         )
         write_json(place / "done.json", {"schema": _SCHEMA, **asdict(done)})
         return done

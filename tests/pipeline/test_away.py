@@ -21,13 +21,13 @@ from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import lock
 from dflash.pipeline.answer import plan_of
-from dflash.pipeline.away import NotThere, Order, again, image_python, launch, origin_of, owner, prepare
+from dflash.pipeline.away import NotThere, Order, again, image_python, launch, owner, prepare
 from dflash.pipeline.errand import Errand, load_errand
 from dflash.pipeline.far import Telling
 from dflash.pipeline.following import Replay, fetch, follow, stop
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.record import load_record, new_run
-from dflash.pipeline.source import Origin, snapshot
+from dflash.pipeline.source import Origin, origin_of, snapshot
 from dflash.pipeline.view import Lines
 from tests.lab.service import wait_until
 from tests.pipeline.lab import Lab
@@ -222,7 +222,9 @@ def test_a_run_may_be_sent_to_a_root_that_its_sender_has_too(tmp_path: Path):
 def test_where_source_came_from_is_told_or_the_note_is_damaged(tmp_path: Path):
     for text in ("{", "[]", "{}"):
         (tmp_path / "source.json").write_text(text)
-        with pytest.raises(DataError, match=r"source\.json: is damaged; \./inv train --host with the same options"):
+        with pytest.raises(
+            DataError, match=r"source\.json: is damaged, or its source\.patch is; \./inv train with the same options"
+        ):
             origin_of(tmp_path)
     (tmp_path / "source.json").write_text('{"commit": "c0"}')
     (tmp_path / "source.patch").write_text("a patch")

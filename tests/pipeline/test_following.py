@@ -27,7 +27,7 @@ from dflash.pipeline.away import Order, launch, prepare
 from dflash.pipeline.errand import Errand, load_errand
 from dflash.pipeline.following import NeverStarted, Replay, fetch, follow, stop
 from dflash.pipeline.keys import HOME
-from dflash.pipeline.record import Sender, load_record, new_record
+from dflash.pipeline.record import load_record, new_record
 from dflash.pipeline.view import Lines
 from tests.lab.service import wait_until
 from tests.pipeline.lab import Lab
@@ -77,7 +77,7 @@ def test_a_run_that_never_started_is_noted_so_and_is_not_at_work(away: Errand, l
     folder = lab.root / "runs" / "r"
     folder.mkdir(parents=True)
     away.write(folder)
-    (folder / "record.json").write_text(json.dumps(new_record("r", lab.plan(), lab.root)))
+    (folder / "record.json").write_text(json.dumps(new_record("r", lab.plan(), lab.root, {})))
     assert load_record(lab.root, "r")["status"] == "running"
     for _ in range(2):
         with pytest.raises(NeverStarted, match=r"^local: run r never started there; \./inv resume r starts it"):
@@ -180,9 +180,9 @@ def test_what_several_steps_of_a_kind_made_comes_home_by_their_names(
 
 
 def test_what_a_run_on_another_machine_runs_in_is_not_said_before_it_is_known(lab: Lab):
-    record = new_record("r", lab.plan(host="ssh:gpu1"), lab.root, Sender("r", "ann@desk", "c" * 40, False))
+    record = new_record("r", lab.plan(host="ssh:gpu1"), lab.root, {"commit": "c" * 40, "dirty": False})
     assert (record["lock_id"], record["python"], record["torch"], record["commit"]) == (None, None, None, "c" * 40)
-    assert new_record("r", lab.plan(), lab.root, Sender("r", "ann@desk"))["lock_id"]
+    assert new_record("r", lab.plan(), lab.root, {})["lock_id"]
 
 
 def test_asking_who_holds_a_lock_refuses_nobody_and_a_lock_let_go_names_nobody(tmp_path: Path):

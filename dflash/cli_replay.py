@@ -1,0 +1,151 @@
+"""What the verb replay does: a run done once more, and compared with what it was."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash import cli
+from dflash.errors import Diverged, UsageError
+
+if TYPE_CHECKING:
+    from dflash.hosts.inventory import Host
+    from dflash.pipeline.replay import Comparison, Replay
+    from dflash.pipeline.verdict import Verdict
+
+
+def replay(
+    *,
+    run: str,
+    host: str,
+    root: str,
+    plan: bool,
+    accept: Sequence[str],
+    noise: int,
+    wheels: str,
+    as_json: bool,
+) -> None:
+    """Say what would be different, do a run again, and say what was. Exits with 0 when the numbers are the same, or
+    within the machine's own noise; with 11 when they are others, with 3 when something keeps it from being a replay."""
+    from dflash.hosts.inventory import find_host
+    from dflash.pipeline.record import load_record
+    from dflash.pipeline.replay import compared, probe, replay_of, require
+    from dflash.pipeline.restoring import restored
+
+    if noise < 0:
+        raise UsageError("a number of replays is at least 0", where=f"--noise {noise}", cure="try --noise 1")
+    folder, there = cli.root_of(root), find_host(host, cli.HOME / "hosts.yaml")
+    if there.chain.is_local and not there.root:
+        there = replace(there, root=str(folder))
+    record = load_record(folder, run)
+    with restored(folder / "runs" / record["id"]) as source:
+        wanted = replay_of(record, folder / "runs" / record["id"], source, there)
+        with _reached(there) as connection:
+            seen, texts = probe(connection, wanted, folder)
+            found = compared(wanted, seen, accept, texts)
+            _show_comparison(found, f"{there.name} is compared with run {record['id']}", as_json)
+            if as_json and (plan or found.blocking):
+                cli.print_json({"run": record["id"], "host": there.name, **_plain(found)})
+            require(found, record["id"])
+        if plan:
+            return
+        made = [_done_again(wanted, folder, accept, wheels) for _ in range(1 + noise)]
+    _say(wanted, folder, made[0], accept, as_json)
+
+
+def _reached(host: Host) -> Any:
+    from dflash.hosts.reach import reach
+
+    return reach(host.chain)
+
+
+def _done_again(wanted: Replay, root: Path, accept: Sequence[str], wheels: str) -> str:
+    """Do the run again, follow it to its end, and judge it; the id of the new run."""
+    from dflash.pipeline.away import launch
+    from dflash.pipeline.following import fetch, follow
+    from dflash.pipeline.replay import judge, made_ready
+    from dflash.pipeline.view import view_for
+
+    with _reached(wanted.host) as connection:
+        told = _teller(wanted.host)
+        ready = made_ready(connection, wanted, told, accept, Path(wheels) if wheels else None)
+        errand, place = launch(connection, ready, root)
+        told(f"run {errand.run} does {wanted.record['id']} again, as job {errand.job}")
+    try:
+        job, failure = follow(errand, view_for(sys.stderr))
+    except KeyboardInterrupt:
+        again = f"./inv follow {errand.run} looks on again, ./inv stop {errand.run} ends it"
+        print(f"\n{errand.host} goes on with the run; {again}", file=sys.stderr)
+        raise
+    fetch(errand, job, place, failure)
+    if failure:
+        raise failure
+    if job.code:
+        sys.exit(job.code)
+    judge(root, wanted, errand.run, accept)
+    return errand.run
+
+
+def _say(wanted: Replay, root: Path, run: str, accept: Sequence[str], as_json: bool) -> None:
+    """The verdict on the replay, once all there are to know the noise from have been."""
+    from dflash.pipeline.replay import judge
+
+    verdict, found = judge(root, wanted, run, accept)
+    _show_comparison(found, f"run {run} is compared with run {wanted.record['id']}", as_json)
+    if as_json:
+        told = {"run": wanted.record["id"], "host": wanted.host.name, "replay": run}
+        cli.print_json({**told, **_plain(found), "verdict": {**verdict.to_json(), "said": str(verdict)}})
+    else:
+        print(verdict)
+        if verdict.noise:
+            print(verdict.noise)
+    if not verdict.is_good:
+        raise Diverged(str(verdict), where=f"run {run}", cure=_cure(verdict))
+
+
+def _cure(verdict: Verdict) -> str:
+    if verdict.kind == "not comparable":
+        return "keep the metrics of the run: its folder below work/, or runs/"
+    known = "" if verdict.noise else "; --noise 1 tells whether this machine gives the same twice"
+    return f"./inv show shows both{known}"
+
+
+def _plain(found: Comparison) -> dict[str, Any]:
+    return {"same": found.same, "differences": [vars(each) for each in found.differences]}
+
+
+def _show_comparison(found: Comparison, heading: str, as_json: bool) -> None:
+    """A line for each field that differs; of the others only how many there are."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from dflash.pipeline.show import console_on
+
+    if as_json:
+        return
+    console = console_on(sys.stdout)
+    console.print(Text(f"{heading}: {found.same} fields are the same, {len(found.differences)} are not"))
+    if not found.differences:
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("field", "run", "now", "", "what it means"):
+        table.add_column(name, overflow="fold")
+    for each in found.differences:
+        mark = Text(each.severity, "red" if each.severity == "blocking" else "yellow")
+        table.add_row(Text(each.field), Text(_short(each.old)), Text(_short(each.new)), mark, Text(each.cause))
+    console.print(table)
+
+
+def _short(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 40 else text[:12] + "…"
+
+
+def _teller(host: Host) -> Any:
+    def tell(line: str) -> None:
+        print(f"{host.name}: {line}", file=sys.stderr, flush=True)
+
+    return tell

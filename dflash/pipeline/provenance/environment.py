@@ -1,0 +1,68 @@
+"""The environment that this process runs in: its lock, its packages, and the image that it came in."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from dflash.environments.installed import normalised, parse_stamp
+from dflash.environments.spec import EnvironmentSpec, read_spec
+from dflash.errors import DFlashError
+from dflash.pipeline.files import file_digest
+from dflash.pipeline.keys import HOME, lock_id
+
+IMAGE = Path("/opt/env")
+"""Where an image that `./inv build` made has its environment (docker/environment.sh)."""
+
+
+def environment(home: Path = HOME, prefix: Path | None = None) -> dict[str, Any]:
+    """What there is to say of it; None for what nothing here says. An image knows the lock and the declaration that it
+    was made from, but not its own digest."""
+    prefix = prefix or Path(sys.prefix)
+    lock = lock_id(home, prefix) or None
+    spec = _spec(home, prefix, lock)
+    versions = packages()
+    return {
+        "lock": lock,
+        "name": spec.name if spec else None,
+        "generation": prefix.name if prefix.parent.parent.name == "envs" else None,
+        "min_driver": spec.min_driver if spec else None,
+        "python": platform.python_version(),
+        "torch": versions.get("torch"),
+        "image": _image(prefix),
+        "packages": versions,
+    }
+
+
+def packages() -> dict[str, str]:
+    """The version of each distribution that is installed, by its name as PEP 503 has it: of several, of that which is
+    imported."""
+    found: dict[str, str] = {}
+    for each in metadata.distributions():
+        if each.name:
+            found.setdefault(normalised(each.name), each.version)
+    return dict(sorted(found.items()))
+
+
+def _spec(home: Path, prefix: Path, lock: str | None) -> EnvironmentSpec | None:
+    """The declaration: a generation keeps its own; of another environment, that which has the same lock."""
+    places = [prefix, *sorted((home / "envs").glob("*"))]
+    for place in places:
+        with contextlib.suppress(DFlashError, OSError):
+            if (place / "env.yaml").is_file() and file_digest(place / "requirements.lock") == lock:
+                return read_spec(place / "env.yaml")
+    return None
+
+
+def _image(prefix: Path) -> dict[str, str] | None:
+    if prefix != IMAGE:
+        return None
+    try:
+        stamp = parse_stamp((prefix / "dflash-stamp").read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return {name: stamp[name] for name in ("lock", "spec") if name in stamp}

@@ -1,0 +1,103 @@
+"""A run's record holds what it was made from, and a step that is skipped what it was made from then."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dflash.pipeline.keys import HOME
+from dflash.pipeline.provenance.environment import environment
+from dflash.pipeline.provenance.manifest import begun
+from dflash.pipeline.record import load_record
+from dflash.pipeline.source import origin, origin_of
+from tests.pipeline.lab import SAMPLE, Lab
+
+PARTS = {
+    "source",
+    "environment",
+    "libraries",
+    "gpus",
+    "variables",
+    "seeds",
+    "config",
+    "data",
+    "cache",
+    "metrics",
+    "artifacts",
+    "predecessor",
+}
+
+
+def test_a_run_keeps_what_it_was_made_from_and_so_does_the_next_that_skips_all(ran: Lab):
+    first = load_record(ran.root)
+    assert set(first["provenance"]) == PARTS
+    assert ran.run().exit_code == 0
+    second = load_record(ran.root)
+    assert [step["status"] for step in second["steps"][1:]] == ["skipped"] * 4
+    made = {name: second["provenance"][name] for name in ("artifacts", "metrics")}
+    assert made == {name: first["provenance"][name] for name in made}
+    assert second["provenance"]["libraries"]["train"] == first["provenance"]["libraries"]["train"]
+    assert "libc.so.6" in first["provenance"]["libraries"]["train"]
+    assert first["provenance"]["variables"]["steps"]["train"]["GOMP_SPINCOUNT"]
+    assert first["provenance"]["config"]["text"] == SAMPLE
+    assert first["provenance"]["metrics"]["train"]["rows"] == 5
+    model = hashlib.sha256(b"HELLO").hexdigest()
+    assert first["provenance"]["artifacts"]["train"]["model.txt"] == {"sha256": model}
+
+
+def test_a_run_of_this_machine_keeps_its_source_beside_its_record(ran: Lab):
+    record, kept = load_record(ran.root), origin_of(ran.runs()[0])
+    head = subprocess.run(["git", "-C", str(HOME), "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    assert record["commit"] == kept.commit == record["provenance"]["source"]["commit"]
+    assert kept.commit == (head or None)
+    assert record["dirty"] == kept.dirty
+
+
+def test_data_is_known_by_its_content_and_overrides_as_they_were_given(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(lab.root)
+    (lab.root / "corpus.txt").write_text("text")
+    lab.file.write_text(SAMPLE.replace("{text: hello}", "{corpus: corpus.txt}"))
+    made = begun(lab.plan("train.steps=7"), lab.root, "kinds", {})
+    digest = hashlib.sha256(b"text").hexdigest()
+    assert made["data"] == {"target": {"corpus": digest, "corpus.txt": digest}}
+    assert made["config"]["overrides"] == ["train.steps=7"]
+    assert made["config"]["steps"]["train"]["steps"] == 7
+
+
+def test_a_source_that_can_not_be_told_is_said_to_be_unknown_and_no_other(tmp_path: Path):
+    assert origin(tmp_path).to_json() == dict.fromkeys(("commit", "remote", "dirty", "patch", "digest"))
+
+
+def test_a_remote_is_named_without_who_asks_there(tmp_path: Path):
+    (tmp_path / "dflash").mkdir()
+    (tmp_path / "dflash" / "one.py").write_text("one = 1\n")
+    for words in (
+        ("init", "-q"),
+        ("add", "."),
+        ("-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "-m", "first"),
+        ("remote", "add", "origin", "https://ann:secret@example.org/project.git"),
+    ):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    found = origin(tmp_path)
+    assert (found.remote, found.dirty) == ("https://example.org/project.git", False)
+    (tmp_path / "dflash" / "two.py").write_text("two = 2\n")
+    assert b"two = 2" in origin(tmp_path).patch
+
+
+def test_a_patch_that_was_changed_since_is_never_taken_for_the_runs(ran: Lab):
+    place = ran.runs()[0]
+    told = json.loads((place / "source.json").read_text())
+    (place / "source.json").write_text(json.dumps({**told, "patch": "0" * 64}))
+    with pytest.raises(Exception, match=r"source\.json: is damaged, or its source\.patch is"):
+        origin_of(place)
+
+
+def test_an_environment_is_named_by_the_declaration_whose_lock_it_has():
+    found = environment()
+    assert found["name"] == "local"
+    assert found["packages"]["torch"] == found["torch"]
+    assert found["generation"] is None

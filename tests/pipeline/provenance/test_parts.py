@@ -1,0 +1,142 @@
+"""The parts of a run's provenance, each from what a real machine, process or file says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import yaml
+from safetensors.numpy import save_file
+
+from dflash.pipeline.provenance.artifacts import tensors_digest
+from dflash.pipeline.provenance.hashes import Hashes
+from dflash.pipeline.provenance.libraries import hashed, loaded
+from dflash.pipeline.provenance.machine import FACTS, VARIABLES, described
+from dflash.pipeline.provenance.observing import Observing
+from dflash.pipeline.provenance.variables import HIDDEN, kept, of_workers, without_credentials
+from dflash.provision.fact import MISSING, Facts, Output
+
+MACHINES = Path(__file__).parents[2] / "data" / "machines"
+MAPS = """\
+7f10a0000000-7f10a0021000 rw-p 00000000 00:00 0
+7f10c2a00000-7f10c2b00000 r--p 00000000 fe:00 131 /envs/t/lib/python3.12/site-packages/nvidia/cublas/lib/libcublas.so.12
+7f10c2b00000-7f10c2c00000 r-xp 00100000 fe:00 131 /envs/t/lib/python3.12/site-packages/nvidia/cublas/lib/libcublas.so.12
+7f10d0000000-7f10d0100000 r-xp 00000000 fe:00 132 /envs/t/lib/python3.12/site-packages/torch/lib/libtorch_cpu.so
+7f10d1000000-7f10d1100000 r-xp 00000000 fe:00 133 /usr/lib/x86_64-linux-gnu/libc.so.6
+7f10d1200000-7f10d1300000 r-xp 00000000 fe:00 134 /a folder/libgomp-24e2ab19.so.1.0.0
+7f10d1400000-7f10d1500000 r-xp 00000000 fe:00 135 /usr/lib/x86_64-linux-gnu/libexpat.so.1.8.10
+7f10d1600000-7f10d1700000 r-xp 00000000 fe:00 136 /tmp/libnccl.so.2 (deleted)
+7ffd3d5f2000-7ffd3d613000 rw-p 00000000 00:00 0 [stack]
+"""
+
+
+def test_of_what_a_process_has_mapped_the_libraries_that_compute_are_found():
+    site = "/envs/t/lib/python3.12/site-packages"
+    assert loaded(MAPS) == [
+        "/a folder/libgomp-24e2ab19.so.1.0.0",
+        f"{site}/nvidia/cublas/lib/libcublas.so.12",
+        f"{site}/torch/lib/libtorch_cpu.so",
+        "/usr/lib/x86_64-linux-gnu/libc.so.6",
+    ]
+
+
+def test_two_libraries_of_one_name_are_both_kept_where_they_differ(tmp_path: Path):
+    places = [tmp_path / name / "libnccl.so.2" for name in ("a", "b", "c")]
+    for place, content in zip(places, (b"12", b"13", b"12"), strict=True):
+        place.parent.mkdir()
+        place.write_bytes(content)
+    found = hashed([*map(str, places), str(tmp_path / "gone.so")], Hashes(tmp_path))
+    assert set(found) == {"libnccl.so.2", str(places[1])}
+
+
+def test_a_file_is_hashed_again_only_when_it_may_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "weights"
+    file.write_bytes(b"one")
+    with Hashes(tmp_path) as hashes:
+        first = hashes.of(file)
+    with monkeypatch.context() as deaf:
+        deaf.setattr("dflash.pipeline.provenance.hashes.sha256", lambda path: "read again")
+        assert Hashes(tmp_path).of(file) == first
+    before = file.stat()
+    file.write_bytes(b"two")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert Hashes(tmp_path).of(file) != first
+    (tmp_path / "work" / "hashes.json").write_text("{")
+    assert Hashes(tmp_path).of(file) != first
+
+
+def test_variables_are_kept_by_name_and_no_secret_with_them():
+    environ = {
+        "OMP_NUM_THREADS": "1",
+        "NCCL_DEBUG": "INFO",
+        "HF_TOKEN": "hf_abc",
+        "DFLASH_VAULT_KEY": "/root/key",
+        "NCCL_PROXY": "http://ann:pass@proxy/x?token=abc",
+        "TORCH_OF_MINE": "told by name",
+        "PASSWORD": "nothing",
+        "HOME": "/root",
+    }
+    assert kept(environ, ["TORCH_OF_MINE"]) == {
+        "DFLASH_VAULT_KEY": HIDDEN,
+        "HF_TOKEN": HIDDEN,
+        "NCCL_DEBUG": "INFO",
+        "NCCL_PROXY": "http://proxy/x",
+        "OMP_NUM_THREADS": "1",
+        "TORCH_OF_MINE": HIDDEN,
+    }
+    assert without_credentials("git@github.com:a/b.git") == "git@github.com:a/b.git"
+    assert of_workers([{"RANK": "0", "WORLD_SIZE": "2"}, {"RANK": "1", "WORLD_SIZE": "2"}]) == {
+        "RANK": "0, 1",
+        "WORLD_SIZE": "2",
+    }
+
+
+def test_a_machine_is_described_by_its_gpus_and_how_they_reach_each_other():
+    recorded = yaml.safe_load((MACHINES / "h200-x2.yaml").read_text())["host"]
+    known = {fact: Output(**{"status": 0, **recorded.get(fact.name, {"status": MISSING})}) for fact in FACTS}
+    found = described(Facts({**known, VARIABLES: Output(0, "CUDA_VISIBLE_DEVICES=0\0HF_TOKEN=abc\0TERM=x\0")}))
+    assert found["gpus"]["models"] == ["NVIDIA H200", "NVIDIA H200"]
+    assert found["gpus"]["driver"] == "580.159.04"
+    assert found["gpus"]["topology"] == "0-1 NV18"
+    assert found["environment"]["machine"] == "x86_64"
+    assert found["variables"]["runner"] == {"CUDA_VISIBLE_DEVICES": "0", "HF_TOKEN": HIDDEN}
+
+
+def test_of_a_machine_that_says_nothing_nothing_is_said():
+    found = described(Facts({fact: Output(MISSING) for fact in FACTS}))
+    assert found["gpus"].pop("models") == []
+    assert {value for part in found.values() for value in part.values() if value != {}} == {None}
+
+
+def test_tensors_are_the_same_whatever_else_the_file_says_of_itself(tmp_path: Path):
+    tensors = {"a": numpy.arange(6, dtype=numpy.float32).reshape(2, 3), "b": numpy.ones(4, dtype=numpy.int32)}
+    save_file(tensors, tmp_path / "one", metadata={"made": "today"})
+    save_file(dict(reversed(tensors.items())), tmp_path / "two", metadata={"made": "tomorrow, elsewhere"})
+    assert tensors_digest(tmp_path / "one") == tensors_digest(tmp_path / "two") != ""
+    tensors["a"][1, 2] = numpy.nextafter(tensors["a"][1, 2], numpy.float32(9))
+    save_file(tensors, tmp_path / "three")
+    assert tensors_digest(tmp_path / "three") != tensors_digest(tmp_path / "one")
+    whole = (tmp_path / "one").read_bytes()
+    (tmp_path / "torn").write_bytes(whole[:-1])
+    (tmp_path / "none").write_bytes(b"no tensors")
+    assert tensors_digest(tmp_path / "torn") == tensors_digest(tmp_path / "none") == ""
+
+
+def test_what_a_launcher_gave_to_its_workers_is_seen_while_they_run(tmp_path: Path):
+    environ = {**os.environ, "RANK": "1", "OMP_NUM_THREADS": "1", "NCCL_MINE": "abc", "EDITOR": "vi"}
+    command = [sys.executable, "-c", "input()"]
+    with (
+        Observing(["NCCL_MINE"]) as observing,
+        subprocess.Popen(command, env=environ, stdin=subprocess.PIPE) as worker,
+    ):
+        found = observing.observed(tmp_path)
+        worker.communicate(b"\n")
+    assert found["workers"]["RANK"] == "1"
+    assert found["workers"]["OMP_NUM_THREADS"] == "1"
+    assert found["workers"]["NCCL_MINE"] == HIDDEN
+    assert "EDITOR" not in found["workers"]
+    assert set(found["libraries"]) >= {"libc.so.6"}
