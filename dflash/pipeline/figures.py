@@ -105,7 +105,7 @@ def _figures(record: Mapping[str, Any]) -> Iterator[Figure]:
             if _is_number(value := _at(step["result"], name)):
                 yield Figure(f"{step['name']}.{name}", f"{step['name']}: {label}", value, unit)
     for step in record["steps"]:
-        if step["status"] not in ("pending", "skipped"):
+        if step["seconds"]:
             yield Figure(f"{step['name']}.seconds", f"{step['name']}: time", step["seconds"], "s")
 
 

@@ -29,7 +29,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence
 def faults(steps: Sequence[Mapping[str, Any]]) -> str:
     """What went wrong, first of all."""
     return "".join(
-        f'<div class="card fault" role="alert"><b>{escape(step["name"])}</b> {escape(step["error"])}</div>'
+        f'<div class="card fault" role="alert"><b>{escape(step["status"])}</b> {escape(step["error"])}</div>'
         for step in steps
         if step.get("error")
     )
@@ -37,16 +37,20 @@ def faults(steps: Sequence[Mapping[str, Any]]) -> str:
 
 def steps(entries: Sequence[Mapping[str, Any]]) -> str:
     """What each step did and why; of one that was tried again, each attempt."""
-    rows = [
-        f'<tr><td>{escape(step["name"])}</td><td class="{escape(step["status"])}">{escape(step["status"])}</td>'
-        f'<td class="number">{clock(step["seconds"])}</td>'
-        f'<td class="number part">{step["peak_rss_mb"]:,.0f}</td>'
-        f'<td class="why">{"<br>".join(escape(str(each)) for each in _reasons(step))}</td></tr>'
-        for step in entries
-    ]
+    rows = "".join(map(_step, entries))
     head = '<th scope="col">step</th><th scope="col">status</th><th scope="col" class="number">time</th>'
     head += '<th scope="col" class="number part">MB</th><th scope="col">why</th>'
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _step(step: Mapping[str, Any]) -> str:
+    status, seconds, size = escape(step["status"]), step["seconds"], step["peak_rss_mb"]
+    return (
+        f'<tr><td>{escape(step["name"])}</td><td class="{status}">{status}</td>'
+        f'<td class="number">{clock(seconds) if seconds else ""}</td>'
+        f'<td class="number part">{f"{size:,.0f}" if size else ""}</td>'
+        f'<td class="why">{"<br>".join(escape(str(each)) for each in _reasons(step))}</td></tr>'
+    )
 
 
 def _reasons(step: Mapping[str, Any]) -> Iterator[str]:

@@ -19,7 +19,7 @@ h2 { font-size: 17px; margin: 28px 0 10px; } h3 { font-size: 14px; font-weight: 
 .state.ok { background: var(--good); } .state.failed, .state.interrupted { background: var(--bad); }
 .state.running { background: var(--one); }
 .card { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 14px 16px; }
-.card + .card { margin-top: 12px; } .grid > .card { margin-top: 0; }
+.card + .card { margin-top: 12px; } .lead + .card { margin-top: 10px; } .grid > .card { margin-top: 0; }
 .grid { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(118px, 1fr)); margin-top: 18px; }
 .tiles li { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 12px; }
