@@ -30,8 +30,8 @@ from typing import Any
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def main() -> None:
-    """Split into keeper and step."""
+def main(spec: Path) -> None:
+    """Split into keeper and step. Never returns."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the step orphans becomes the keeper's child, and is found
     keeper = os.getpid()
     step = os.fork()
@@ -40,7 +40,7 @@ def main() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
         os._exit(137)
-    status = _run_step(Path(sys.argv[1]))
+    status = _run_step(spec)
     # The outcome is told. Threads that a library has left running must neither delay the end nor crash it.
     atexit._run_exitfuncs()
     with contextlib.suppress(OSError):
@@ -191,7 +191,11 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
     from dflash.validation import instance
 
     kinds = load_kinds(spec["kinds"])
-    kind, lent = kinds[spec["kind"]], spec["borrowed"]
+    kind, lent, hosts = kinds[spec["kind"]], spec["borrowed"], machines.from_json(spec["hosts"])
+    if spec["host"] and not machines.is_here(hosts[spec["host"]], Path(spec["root"])):
+        from dflash.pipeline.elsewhere import run_elsewhere
+
+        return run_elsewhere(spec, hosts[spec["host"]], kind, stream)
     return kind.run(
         StepInputs(
             config=instance(kind.config, spec["config"]),
@@ -202,7 +206,7 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
             progress=stream,
             borrowed=instance(kinds[lent["kind"]].config, lent["config"]) if lent else None,
             launcher=launchers.from_json(spec["launcher"]),
-            hosts=machines.from_json(spec["hosts"]),
+            hosts=hosts,
         )
     )
 
@@ -254,4 +258,4 @@ def _disk_refused(failure: BaseException, out: Path) -> int | None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

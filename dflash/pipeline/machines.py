@@ -37,6 +37,11 @@ def _as_seen_from(here: Host, host: Host) -> Host:
     return host
 
 
+def is_here(host: Host, root: Path) -> bool:
+    """Whether a host is the machine of the run whose root is `root`, and not another root on it."""
+    return host.chain.is_local and host.root in (None, str(root))
+
+
 def to_json(hosts: Mapping[str, Host]) -> dict[str, dict[str, Any]]:
     """Plain values."""
     return {

@@ -54,7 +54,8 @@ def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS, send
         name, chain = plan.host.name, str(plan.host.chain)
         what = f"this runs on local only, not on {name if name == chain else f'{name} ({chain})'}"
         raise UsageError(what, cure="send it there: dflash.pipeline.away, as ./inv train --host does")
-    if wanting := [each.step.name for each in plan.steps if each.needs_gpu and each.status != "skip"]:
+    here = [each for each in plan.steps if each.status != "skip" and not each.step.host]
+    if wanting := [each.step.name for each in here if each.needs_gpu]:
         _require_gpu(wanting)
     try:
         folder = new_run(root, plan.pipeline.name, sender.run if sender else "")
@@ -229,6 +230,9 @@ class _Run:
             "log": str(log),
             "launcher": launchers.to_json(step.launcher),
             "hosts": machines.to_json(self.plan.hosts),
+            "host": step.host,
+            "env": dict(step.env),
+            "secrets": list(step.secrets),
         }
 
     def _finish_step(self, entry: Mapping[str, Any]) -> None:
