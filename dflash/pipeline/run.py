@@ -54,7 +54,7 @@ def execute(plan: Plan, root: Path, view: View, kinds: str = DEFAULT_KINDS, send
         name, chain = plan.host.name, str(plan.host.chain)
         what = f"this runs on local only, not on {name if name == chain else f'{name} ({chain})'}"
         raise UsageError(what, cure="send it there: dflash.pipeline.away, as ./inv train --host does")
-    here = [each for each in plan.steps if each.status != "skip" and not each.step.host]
+    here = [each for each in plan.steps if each.status != "skip" and machines.works_here(each.step)]
     if wanting := [each.step.name for each in here if each.needs_gpu]:
         _require_gpu(wanting)
     try:

@@ -108,6 +108,7 @@ def test_a_stop_reaches_it_and_what_it_saved_is_gone_on_with(lab: Lab):
     assert f"starts at {saved}" in told.notes
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fault", "status", "said"),
     [
@@ -122,6 +123,7 @@ def test_its_failure_names_the_host(lab: Lab, fault: str, status: int, said: str
     assert failure.value.status == status
 
 
+@pytest.mark.nightly
 def test_what_a_killed_run_left_there_is_ended_and_comes_home_with_the_next(lab: Lab):
     program = "import sys; from pathlib import Path; from tests.pipeline import test_elsewhere as t; "
     program += "t.at_other(Path(sys.argv[1]), t.Told(lambda: print('goes', flush=True)), steps=600, seconds=0.05)"
