@@ -103,9 +103,9 @@ class SeveralHosts:
         config = replace(job.config, start=places.get("start"))
         request = {"train": asdict(config), "out": post.out, "warm_only": True}
         request |= {name: places[name] for name in ("target", "rows", "heldout")}
-        meeting = {"nodes": nodes, "node": node, "workers": len(post.ranks), "address": address}
+        place = {"nodes": nodes, "node": node, "workers": len(post.ranks), "address": address}
         patience = {"patience_s": jobs.PATIENCE_S + held.MARGIN_S, "grace_s": held.SAVE_S}
-        return {"folder": post.own, "request": request, **meeting, "port": self._declared.port, **patience}
+        return {"folder": post.own, "request": request, **place, "port": self._declared.port, **patience}
 
 
 def _refuse_twice(hosts: Sequence[Host]) -> None:
