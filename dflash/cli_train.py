@@ -180,7 +180,8 @@ def order_of(pipeline: str, host: Host, environment: str, wheels: str, overrides
         overrides = [*overrides, *(f"{name}.environment={environment}" for name in names)]
         loaded = cli.load(pipeline, overrides)
     name = environment or next((step.config.environment for step in checks), "local")
-    return Order(loaded, tuple(overrides), host, folder_of(name), Path(wheels) if wheels else None)
+    wheelhouse = Path(wheels) if wheels else None
+    return Order(loaded, tuple(overrides), host, folder_of(name), wheelhouse, inventory=cli.HOME / "hosts.yaml")
 
 
 def _of_a_job(option: str, given: bool) -> None:

@@ -212,7 +212,11 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
     from dflash.validation import instance
 
     kinds = load_kinds(spec["kinds"])
-    kind, lent = kinds[spec["kind"]], spec["borrowed"]
+    kind, lent, hosts = kinds[spec["kind"]], spec["borrowed"], machines.from_json(spec["hosts"])
+    if spec["host"] and not machines.is_here(hosts[spec["host"]], Path(spec["root"])):
+        from dflash.pipeline.elsewhere import run_elsewhere
+
+        return run_elsewhere(spec, hosts[spec["host"]], kind, stream)
     return kind.run(
         StepInputs(
             config=instance(kind.config, spec["config"]),
@@ -223,7 +227,7 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
             progress=stream,
             borrowed=instance(kinds[lent["kind"]].config, lent["config"]) if lent else None,
             launcher=launchers.from_json(spec["launcher"]),
-            hosts=machines.from_json(spec["hosts"]),
+            hosts=hosts,
             log=Path(spec["log"]),
         )
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from dflash.errors import EnvironmentMismatch
 from dflash.hosts.inventory import Host
+from dflash.pipeline.machines import works_here
 from dflash.pipeline.plan import needs_gpu
 from dflash.pipeline.schema import Pipeline
 from dflash.provision.checking import check_host
@@ -33,9 +34,9 @@ def require_fit(host: Host, pipeline: Pipeline) -> None:
 
 
 def gpus_of(pipeline: Pipeline) -> int:
-    """How many GPUs its steps use at once: one, or one for each worker of a training."""
+    """How many GPUs of the run's machine its steps use at once: one, or one for each worker of a training."""
     sizes = [0]
     for step in pipeline.steps:
-        if needs_gpu(step, pipeline):
+        if needs_gpu(step, pipeline) and works_here(step):
             sizes.append(step.config.topology.size if isinstance(step.config, TrainConfig) else 1)
     return max(sizes)

@@ -10,7 +10,7 @@ from typing import Any
 from dflash.hosts.chain import Chain, Local, parse_chain
 from dflash.hosts.inventory import Host, find_host
 from dflash.pipeline.launchers.config import Torchrun
-from dflash.pipeline.schema import Pipeline
+from dflash.pipeline.schema import Pipeline, Step
 
 
 def named(pipeline: Pipeline) -> Iterator[str]:
@@ -20,6 +20,11 @@ def named(pipeline: Pipeline) -> Iterator[str]:
         names += [step.host] if step.host else []
         names += step.launcher.hosts if isinstance(step.launcher, Torchrun) else []
     yield from dict.fromkeys(names)
+
+
+def works_here(step: Step) -> bool:
+    """Whether the work of a step is done on the machine of the run, which then needs the GPUs for it."""
+    return not step.host and not (isinstance(step.launcher, Torchrun) and step.launcher.hosts)
 
 
 def machines_of(pipeline: Pipeline, here: Host, inventory: Path) -> dict[str, Host]:
@@ -35,6 +40,11 @@ def _as_seen_from(here: Host, host: Host) -> Host:
     if host.chain == here.chain:
         return replace(host, chain=Chain((Local(),)), root=here.root)
     return host
+
+
+def is_here(host: Host, root: Path) -> bool:
+    """Whether a host is the machine of the run whose root is `root`, and not another root on it."""
+    return host.chain.is_local and host.root in (None, str(root))
 
 
 def to_json(hosts: Mapping[str, Host]) -> dict[str, dict[str, Any]]:

@@ -77,7 +77,8 @@ def execute(
         name, chain = plan.host.name, str(plan.host.chain)
         what = f"this runs on local only, not on {name if name == chain else f'{name} ({chain})'}"
         raise UsageError(what, cure="send it there: dflash.pipeline.away, as ./inv train --host does")
-    if wanting := [each.step.name for each in plan.steps if each.needs_gpu and each.status not in _IDLE]:
+    here = [each for each in plan.steps if each.status not in _IDLE and machines.works_here(each.step)]
+    if wanting := [each.step.name for each in here if each.needs_gpu]:
         _require_gpu(wanting)
     secrets_of([each.step for each in plan.steps if each.status not in _IDLE], os.environ)
     try:
@@ -302,6 +303,9 @@ class _Run:
             "log": str(log),
             "launcher": launchers.to_json(step.launcher),
             "hosts": machines.to_json(self.plan.hosts),
+            "host": step.host,
+            "env": dict(step.env),
+            "secrets": list(step.secrets),
         }
 
     def _finish_step(self, entry: Mapping[str, Any]) -> None:

@@ -226,9 +226,10 @@ def refuse_mask_in(packed: Mapping[int, Rows], mask: int, kind: str = "row") -> 
                 )
 
 
-_FREE = {"launcher", "patience_s", "prefetch", "topology", "accumulate", "evaluate_every", "evaluate_batches"}
+_FREE = {"launcher", "patience_s", "prefetch", "topology", "accumulate", "evaluate_every", "evaluate_batches", "start"}
 """What may differ from a checkpoint's configuration: who does the work, how much of it makes a step, and what changes
-no weight. `launcher` is in older checkpoints alone: it is the step's now."""
+no weight. `launcher` is in older checkpoints alone: it is the step's now. `start` is a path, another on each host, and
+what it named is in the checkpoint's weights."""
 
 _AT_ONCE = 4096
 """Rows that are looked at together: a set may be larger than memory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dflash.hosts.inventory import Host
 from dflash.pipeline.fitness import gpus_of, require_fit
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.kinds import load_kinds
+from dflash.pipeline.launchers.config import Torchrun
 from dflash.pipeline.schema import Pipeline, load_pipeline
 
 
@@ -28,6 +30,13 @@ def test_a_training_asks_for_a_gpu_for_each_worker_and_one_on_cpus_for_none():
     assert gpus_of(pipeline("dflash-8gpu")) == 8
     assert gpus_of(pipeline("dflash-8gpu", "train.topology.targets=1", "train.topology.drafters=1")) == 2
     assert gpus_of(pipeline("local")) == 0
+
+
+def test_work_that_is_done_on_other_hosts_asks_for_no_gpu_of_the_runs():
+    steps = pipeline("dflash-8gpu").steps
+    for change in ({"host": "gpu2"}, {"launcher": Torchrun(("gpu2", "gpu3"))}):
+        away = tuple(replace(step, **change) if step.kind.name == "train" else step for step in steps)
+        assert gpus_of(replace(pipeline("dflash-8gpu"), steps=away)) == 1
 
 
 def test_a_machine_without_gpus_is_fit_for_a_pipeline_that_needs_none(here: Host):

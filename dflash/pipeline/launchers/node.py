@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,26 @@ def command_of(spec: Mapping[str, Any], request: Path) -> list[str]:
     ]
 
 
+def keep(
+    process: subprocess.Popen[bytes], lease: Path, patience_s: float, grace_s: float, stop: Callable[[], object]
+) -> int:
+    """Wait for a process; its exit status as a shell gives it. When its lease was not renewed for `patience_s` seconds
+    it is told to `stop`, and after `grace_s` more no longer waited for."""
+    told = False
+    while True:
+        try:
+            status = process.wait(1.0)
+            return status if status >= 0 else 128 - status
+        except subprocess.TimeoutExpired:
+            silent = time.time() - lease.stat().st_mtime
+        if silent > patience_s and not told:
+            print(f"nobody has asked for this for {silent:.0f} s: it is told to end", file=sys.stderr, flush=True)
+            stop()
+            told = True
+        elif silent > patience_s + grace_s:
+            return 1
+
+
 def main() -> int:
     """Run torchrun; its exit status."""
     spec = json.loads(Path(sys.argv[1]).read_bytes())
@@ -42,18 +62,7 @@ def main() -> int:
     request.write_text(json.dumps({**spec["request"], "stop": str(stop)}), encoding="utf-8")
     # Its input ends with this process, however that ends, and with it the workers do.
     with subprocess.Popen(command_of(spec, request), stdin=subprocess.PIPE) as torchrun:
-        while True:
-            try:
-                return torchrun.wait(1.0)
-            except subprocess.TimeoutExpired:
-                silent = time.time() - lease.stat().st_mtime
-            if silent > spec["patience_s"] and not stop.exists():
-                print(
-                    f"nobody has asked for this training for {silent:.0f} s: it is ended", file=sys.stderr, flush=True
-                )
-                stop.touch()
-            elif silent > spec["patience_s"] + spec["grace_s"]:
-                return 1
+        return keep(torchrun, lease, spec["patience_s"], spec["grace_s"], stop.touch)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from dflash.hosts.package import send_package
 from dflash.pipeline.away import image_python
 from dflash.pipeline.belongings import Belonging, Parcel, look, place_of, send
 from dflash.pipeline.keys import lock_id
-from dflash.pipeline.launchers.launcher import TrainingJob
+from dflash.pipeline.machines import is_here
 from dflash.progress import Progress
 
 
@@ -41,22 +41,30 @@ class Post:
 
     @property
     def own(self) -> str:
-        """The folder of this launcher's own files there, none of which is needed after the end."""
-        return f"{self.out}/scratch/node"
+        """The folder there of what only matters while it works: lease, stop and torchrun's logs."""
+        return f"{self.out}/scratch/node" if self.is_here else f"{self.out}.node"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which its Python finds the source, and puts what it compiles where nothing is compared."""
+        if not self.python.startswith(f"{self.root}/"):
+            return {"PYTHONPATH": self.source, "PYTHONDONTWRITEBYTECODE": "1"}
+        return {"PYTHONPATH": self.source, "PYTHONPYCACHEPREFIX": f"{self.root}/pycache"}  # a generation has none
 
 
-def post_of(connection: Connection, host: Host, ranks: range, job: TrainingJob) -> Post:
-    """Have this package at a host, and find the environment there that is this one.
+def post_of(connection: Connection, host: Host, ranks: range, root: Path, out: Path) -> Post:
+    """Have this package at a host, and find the environment there that is this one. `root` is the run's, `out` the
+    step's folder.
 
     Raises:
         EnvironmentMismatch: it has not got it; names both. HostError: the host.
     """
     home, _ = look(connection, [])
-    here = host.chain.is_local and host.root in (None, str(job.root))
-    root = str(job.root) if here else host.root or DEFAULT_ROOT.replace("~", home, 1)
-    out = str(job.out) if here else f"{root}/hosted/{job.out.parent.name}/{job.out.name}"
+    here = is_here(host, root)
+    there = str(root) if here else host.root or DEFAULT_ROOT.replace("~", home, 1)
+    place = str(out) if here else f"{there}/hosted/{out.parent.name}/{out.name}"
     python = python_at(connection, host)
-    return Post(replace(host, root=root), python, send_package(connection, host), ranks, out, here)
+    return Post(replace(host, root=there), python, send_package(connection, host), ranks, place, here)
 
 
 def python_at(connection: Connection, host: Host) -> str:

@@ -66,7 +66,7 @@ class SeveralHosts:
             opened: list[Opened] = []
             for host, ranks in taken:
                 connection = stack.enter_context(reach(host.chain))
-                opened.append((connection, post_of(connection, host, ranks, job)))
+                opened.append((connection, post_of(connection, host, ranks, job.root, job.out)))
             address, interfaces = meeting(
                 [(connection, post.python) for connection, post in opened], self._declared.port, self._declared.address
             )
@@ -103,9 +103,9 @@ class SeveralHosts:
         config = replace(job.config, start=places.get("start"))
         request = {"train": asdict(config), "out": post.out, "warm_only": True}
         request |= {name: places[name] for name in ("target", "rows", "heldout")}
-        meeting = {"nodes": nodes, "node": node, "workers": len(post.ranks), "address": address}
+        place = {"nodes": nodes, "node": node, "workers": len(post.ranks), "address": address}
         patience = {"patience_s": jobs.PATIENCE_S + held.MARGIN_S, "grace_s": held.SAVE_S}
-        return {"folder": post.own, "request": request, **meeting, "port": self._declared.port, **patience}
+        return {"folder": post.own, "request": request, **place, "port": self._declared.port, **patience}
 
 
 def _refuse_twice(hosts: Sequence[Host]) -> None:
@@ -120,13 +120,10 @@ def _environment(post: Post, cache: str, interface: str) -> dict[str, str]:
     passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED)}
     # A host's own name often means its loopback, at which gloo would then listen in vain.
     found = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
-    compiled = {"PYTHONDONTWRITEBYTECODE": "1"}
-    if post.python.startswith(f"{post.root}/"):  # a generation comes without any
-        compiled = {"PYTHONPYCACHEPREFIX": f"{post.root}/pycache"}
     return {
-        **{"PYTHONPATH": post.source, "OMP_NUM_THREADS": "1", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[${rank}] "},
+        **post.environment,
+        **{"OMP_NUM_THREADS": "1", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[${rank}] "},
         **{"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_MODULES_CACHE": f"{post.root}/work/modules"},
-        **compiled,
         **cache_environment(Path(cache)),
         **found,
         **passed,
@@ -157,7 +154,7 @@ def _bring_home(lead: Post, out: Path, names: Sequence[str]) -> None:
 def _clear(post: Post) -> None:
     """Leave nothing of a training that has come home at a post."""
     with reach(post.host.chain) as connection:
-        connection.run(["rm", "-rf", post.own if post.is_here else post.out])
+        connection.run(["rm", "-rf", post.own, *([] if post.is_here else [post.out])])
 
 
 # --- a launcher that was killed leaves jobs behind, until their lease is over

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,16 +51,21 @@ def supply(opened: Sequence[Opened], job: TrainingJob, progress: Progress) -> li
 def _worth_keeping(job: TrainingJob) -> Iterator[Path | None]:
     """The files of a compile cache that another host can use, as the vault picks them, in a folder; None where nothing
     was compiled."""
-    if not job.cache.is_dir():
-        yield None
-        return
-    folder = job.out / "scratch" / "cache"
+    names = wanted(job.cache) if job.cache.is_dir() else []
+    with linked(job.cache, names, job.out / "scratch" / "cache") as folder:
+        yield folder if names else None
+
+
+@contextmanager
+def linked(source: Path, names: Iterable[str], folder: Path) -> Iterator[Path]:
+    """Some files of `source` in a `folder` on the same disk, so that they can be sent at once."""
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     try:
-        for name in wanted(job.cache):
+        for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            os.link(job.cache / name, folder / name)
-        yield folder if folder.exists() else None
+            os.link(source / name, folder / name)
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -68,6 +68,7 @@ def workers(root: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.nightly
 def test_two_hosts_train_to_the_bits_of_threads_and_what_they_made_comes_home(target_folder: Path, tmp_path: Path):
     job, watching = job_of(tmp_path, target_folder), Watching()
     result = launch(job, ("run", "other"), watching)

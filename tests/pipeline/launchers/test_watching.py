@@ -95,6 +95,7 @@ def test_one_workers_death_ends_all_and_its_host_rank_and_last_words_are_named(h
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.nightly
 def test_a_host_that_ends_alone_takes_the_others_with_it(hosts: Hosts):
     hosts.start("sleep 60")
     hosts.start("echo 'the rendezvous failed'; exit 3")
@@ -102,6 +103,7 @@ def test_a_host_that_ends_alone_takes_the_others_with_it(hosts: Hosts):
         hosts.watch()
 
 
+@pytest.mark.nightly
 def test_what_a_worker_tells_of_its_failure_is_that_failure(hosts: Hosts):
     hosts.start(say(0, "failure", **{"class": "DataError"}, what="no such row", where="rows", cure="look") + "exit 4")
     hosts.start("sleep 60")
@@ -109,6 +111,7 @@ def test_what_a_worker_tells_of_its_failure_is_that_failure(hosts: Hosts):
         hosts.watch()
 
 
+@pytest.mark.nightly
 def test_workers_that_hang_are_ended_and_say_who_waits_for_whom(hosts: Hosts, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(watching, "ANSWERS_S", 0.3)
     hosts.start(say(0, "hung", rank=0, waits_for="features of worker 5") + "sleep 60")
