@@ -4,8 +4,8 @@ from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
 
-from dflash import cli, cli_runs
-from dflash.cli_help import helped
+from dflash import cli, cli_export, cli_runs
+from dflash.cli_help import HELP, helped
 
 
 @task(auto_shortflags=False, help=helped("run", "root", "json"))
@@ -22,4 +22,32 @@ def runs(context: Context, root: str = "", json: bool = False) -> None:
     cli_runs.runs(root=root, as_json=json)
 
 
-namespace = Collection(show, runs)
+@task(
+    positional=["pipeline"],
+    auto_shortflags=False,
+    help={
+        **helped("pipeline"),
+        "to": HELP["engine"],
+        "image": HELP["reference"],
+        "volume": HELP["volume"],
+        "gpu": HELP["gpu_type"],
+        "secret": HELP["secret_of"],
+        "out": HELP["export_out"],
+    },
+)
+@cli.verb
+def export(
+    context: Context,
+    pipeline: str,
+    to: str,
+    image: str,
+    volume: str = "dflash",
+    gpu: str = "",
+    secret: str = "",
+    out: str = "",
+) -> None:
+    """Write a pipeline as another engine's YAML."""
+    cli_export.export(pipeline=pipeline, to=to, image=image, volume=volume, gpu=gpu, secret=secret, out=out)
+
+
+namespace = Collection(show, runs, export)

@@ -63,6 +63,11 @@ HELP = {
     "only": "Do this part alone, such as packages or uv; may be given many times.",
     "out": "Put the image's OCI tar here as well.",
     "twice": "Build it twice without a cache, and compare.",
+    "engine": "skypilot or jobset (Kubernetes).",
+    "volume": "The name of the engine's volume that holds all that a run keeps (default: dflash).",
+    "gpu_type": "The GPUs' type as SkyPilot names it, such as H200.",
+    "secret_of": "The Kubernetes Secret with the values of the pipeline's secrets (default: the pipeline's name).",
+    "export_out": "Write it to this file (default: standard output).",
     "reference": "The image by its digest: REPOSITORY@sha256:….",
 }
 
