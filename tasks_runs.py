@@ -6,7 +6,7 @@ from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
 
-from dflash import cli, cli_replay, cli_runs, cli_train
+from dflash import cli, cli_export, cli_replay, cli_runs, cli_train
 from dflash.cli_help import HELP, LOCAL, helped
 
 
@@ -107,4 +107,32 @@ def graph(
     cli_train.graph(pipeline=pipeline, host=host, root=root, overrides=set or (), out=out)
 
 
-namespace = Collection(show, runs, compare, rm, report, graph, replay)
+@task(
+    positional=["pipeline"],
+    auto_shortflags=False,
+    help={
+        **helped("pipeline"),
+        "to": HELP["engine"],
+        "image": HELP["reference"],
+        "volume": HELP["volume"],
+        "gpu": HELP["gpu_type"],
+        "secret": HELP["secret_of"],
+        "out": HELP["export_out"],
+    },
+)
+@cli.verb
+def export(
+    context: Context,
+    pipeline: str,
+    to: str,
+    image: str,
+    volume: str = "dflash",
+    gpu: str = "",
+    secret: str = "",
+    out: str = "",
+) -> None:
+    """Write a pipeline as another engine's YAML."""
+    cli_export.export(pipeline=pipeline, to=to, image=image, volume=volume, gpu=gpu, secret=secret, out=out)
+
+
+namespace = Collection(show, runs, compare, rm, report, graph, replay, export)

@@ -78,6 +78,11 @@ HELP = {
     "outputs": "Delete what their steps made, too, unless another run has it.",
     "preview": "Delete nothing; show what would go, and what that would free.",
     "twice": "Build it twice without a cache, and compare.",
+    "engine": "skypilot or jobset (Kubernetes).",
+    "volume": "The name of the engine's volume that holds all that a run keeps (default: dflash).",
+    "gpu_type": "The GPUs' type as SkyPilot names it, such as H200.",
+    "secret_of": "The Kubernetes Secret with the values of the pipeline's secrets (default: the pipeline's name).",
+    "export_out": "Write it to this file (default: standard output).",
     "reference": "The image by its digest: REPOSITORY@sha256:….",
 }
 

@@ -65,8 +65,8 @@ def test_the_list_fits_a_terminal_and_every_verb_and_option_has_help():
     listed = inv("--list").stdout
     verbs = [line.split()[0] for line in listed.splitlines() if line.startswith("  ")]
     assert " ".join(verbs) == (
-        "bench build check compare evaluate exec follow get graph jobs lint ping plan prewarm provision put replay "
-        "report resume rm runs show split stop test train "
+        "bench build check compare evaluate exec export follow get graph jobs lint ping plan prewarm provision put "
+        "replay report resume rm runs show split stop test train "
         "cache.get cache.list cache.pin cache.put cache.remove cache.restore cache.save cache.show cache.verify "
         "env.create env.diff env.gc env.list env.lock env.pin env.rollback env.use env.verify env.wheelhouse "
         "image.verify"

@@ -107,17 +107,18 @@ class _Following:
     def result(self) -> dict[str, Any] | None:
         """What the training gave; None: it has come further, and was told by Slurm to end before it was done. Raises as
         `SlurmLauncher.train`."""
-        asked = 0.0
+        asked = float("-inf")
         while not self._standing.has_ended:
             try:
-                at_the_end = self._told.result or self._told.failure or self._stopped_at < float("inf")
+                told = self._told.result or self._told.failure or self._told.waiting
+                at_the_end = told or self._stopped_at < float("inf")
                 if time.monotonic() - asked > (_ASKS_AT_THE_END_S if at_the_end else _ASKS_S):
                     asked = time.monotonic()
                     self._ask()
                 self._hear()
                 time.sleep(_LOOKS_S)
             except KeyboardInterrupt:
-                self._stopped_at, asked = time.monotonic(), 0.0
+                self._stopped_at, asked = time.monotonic(), float("-inf")
         self._hear()
         return self._outcome()
 

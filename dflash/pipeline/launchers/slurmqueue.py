@@ -145,6 +145,9 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
 
 
+_UNREACHED = re.compile("contact slurm controller|Socket timed out|Connection refused")
+
+
 class Queue:
     """The user's jobs of one `name`. Slurm knows those that have ended for minutes, and longer if it has accounting."""
 
@@ -165,8 +168,10 @@ class Queue:
         return next(iter(found.stdout.split()), None)
 
     def submit(self, command: Sequence[str]) -> str:
-        """The number of a new job. Raises UsageError: Slurm refuses it."""
+        """The number of a new job. Raises UsageError: Slurm refuses it. StepFailed: it can not be reached."""
         done = self._ask(*command)
+        if done.returncode and _UNREACHED.search(done.stderr):
+            raise lost(f"Slurm can not be reached: {_line(done)}")
         if done.returncode:
             cure = "look at the step's launcher in the pipeline"
             raise UsageError(f"Slurm refuses the job: {_line(done)}", where="launcher: slurm", cure=cure)

@@ -25,8 +25,6 @@ from tests.lab import slurm as lab
 from tests.training.small import CONFIG, Watching, held_out, rows, train
 from tests.training.test_trainer import figures, same_bits
 
-pytestmark = pytest.mark.nightly
-
 PAIR = replace(CONFIG, topology=Topology(1, 1), steps=6, checkpoint_every=3)
 LONG = replace(PAIR, steps=150, checkpoint_every=1000)
 """Without a checkpoint of its own accord."""
@@ -96,6 +94,7 @@ def tasks() -> list[psutil.Process]:
     return sorted(found, key=lambda each: int(each.environ()["SLURM_PROCID"]))
 
 
+@pytest.mark.nightly
 def test_a_training_on_two_nodes_has_the_bits_of_threads(slurm: lab.Slurm, job: TrainingJob, tmp_path: Path):
     watching = Watching()
     result = launch(job, watching)
@@ -107,6 +106,7 @@ def test_a_training_on_two_nodes_has_the_bits_of_threads(slurm: lab.Slurm, job: 
     assert slurm.queue() == []
 
 
+@pytest.mark.nightly
 def test_a_job_that_is_put_back_into_the_queue_goes_on_from_what_it_saved(
     slurm: lab.Slurm, job: TrainingJob, threads: Path
 ):
@@ -118,6 +118,7 @@ def test_a_job_that_is_put_back_into_the_queue_goes_on_from_what_it_saved(
     assert are_the_same(job.out, threads)
 
 
+@pytest.mark.nightly
 def test_a_job_that_is_preempted_does_so_too(slurm: lab.Slurm, job: TrainingJob, threads: Path):
     urgent = ["srun", "--partition=urgent", "--nodes=2", "--exclusive", "--quiet", "sleep", "1"]
     with ThreadPoolExecutor() as pool:
@@ -127,6 +128,7 @@ def test_a_job_that_is_preempted_does_so_too(slurm: lab.Slurm, job: TrainingJob,
     assert are_the_same(job.out, threads)
 
 
+@pytest.mark.nightly
 def test_another_job_goes_on_where_one_was_told_that_its_time_is_up(slurm: lab.Slurm, job: TrainingJob, threads: Path):
     """As --signal has Slurm do before the time limit."""
     watching = Disturbing(30, lambda: slurm.ask("scancel", "--signal=USR1", number(slurm)))
@@ -136,6 +138,7 @@ def test_another_job_goes_on_where_one_was_told_that_its_time_is_up(slurm: lab.S
     assert are_the_same(job.out, threads)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_worker_that_is_killed_ends_the_job_and_is_named(slurm: lab.Slurm, job: TrainingJob, victim: int):
     watching = Disturbing(30, lambda: tasks()[victim].kill())
@@ -144,6 +147,7 @@ def test_a_worker_that_is_killed_ends_the_job_and_is_named(slurm: lab.Slurm, job
     assert (slurm.queue(), tasks()) == ([], [])
 
 
+@pytest.mark.nightly
 def test_a_job_that_a_person_cancels_is_no_success_and_is_not_submitted_again(slurm: lab.Slurm, job: TrainingJob):
     watching = Disturbing(30, lambda: slurm.ask("scancel", number(slurm)))
     with pytest.raises(StepFailed, match=r"job \d+ was cancelled, not by this run"):
@@ -152,6 +156,7 @@ def test_a_job_that_a_person_cancels_is_no_success_and_is_not_submitted_again(sl
     assert Checkpoints(job.out / "scratch" / "checkpoints").latest(Watching())
 
 
+@pytest.mark.nightly
 def test_a_step_that_is_stopped_has_its_job_save_and_leaves_none(slurm: lab.Slurm, job: TrainingJob):
     with pytest.raises(KeyboardInterrupt):
         launch(replace(job, config=LONG), Disturbing(30, interrupt))
@@ -186,6 +191,7 @@ lab.launch(job, lab.Disturbing(3, lambda: print("training", flush=True)))
 """
 
 
+@pytest.mark.nightly
 def test_the_job_of_a_step_that_was_killed_is_followed_on(
     slurm: lab.Slurm, job: TrainingJob, threads: Path, tmp_path: Path
 ):
@@ -201,6 +207,7 @@ def test_the_job_of_a_step_that_was_killed_is_followed_on(
     assert are_the_same(job.out, threads)
 
 
+@pytest.mark.nightly
 def test_a_folder_that_a_node_does_not_see_is_said_to_be_the_fault(slurm: lab.Slurm, job: TrainingJob):
     out = slurm.unshared / "out"
     out.mkdir()
