@@ -26,11 +26,15 @@ mount -o remount,bind,ro "$2/root"
 for part in proc sys dev; do mount --rbind "/$part" "$2/root/$part"; done
 for part in run tmp; do mount -t tmpfs tmpfs "$2/root/$part"; done
 mount --bind "$2/state" "$2/root/mnt"
-exec chroot "$2/root" dockerd --data-root /mnt/data --exec-root /run/docker --pidfile /run/docker.pid \
+cd "$2/root"
+pivot_root . media
+umount --lazy /media
+exec chroot . dockerd --data-root /mnt/data --exec-root /run/docker --pidfile /run/docker.pid \
     -H unix:///mnt/docker.sock --feature containerd-snapshotter=true --cgroup-parent "${2##*/}" \
     --bridge=none --iptables=false --ip6tables=false
 """
-"""Start dockerd in the root $1, read-only, with what it writes in the folder $2."""
+"""Start dockerd in the root $1, read-only, with what it writes in the folder $2. That becomes the root of the mount
+namespace: with a root that is only this process's, `docker exec` would find itself outside of its container."""
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,15 @@ from dflash.provision.operation import Change, Kept
 from dflash.provision.operations.packages import install
 
 _MANAGER = installed(("python3",))
+_IMAGE = "/opt/env/bin/"
+"""Where an image has the Python of its own environment (docker/environment.sh)."""
 
 
 @dataclass(frozen=True)
 class PythonInRange:
     """A Python whose version is in `range` (`>=3.11,<3.13`), with the venv module and its headers, which what
-    torch.compile builds includes. It comes from the distribution's packages."""
+    torch.compile builds includes. It comes from the distribution's packages. In a container of an image that has an
+    environment, that is what works, and no other is made: its Python will do."""
 
     range: str
 
@@ -36,6 +39,10 @@ class PythonInRange:
         if whole:
             yield Kept(subject, f"{whole[0].path} is {whole[0].version}, with venv and headers")
             return
+        for each in fits:
+            if each.path.startswith(_IMAGE):
+                yield Kept(subject, f"{each.path} is {each.version}, of the image's own environment")
+                return
         # One from elsewhere gets nothing from packages.
         own = [each for each in fits if each.path.startswith("/usr/bin/")]
         manager = known[_MANAGER].manager
