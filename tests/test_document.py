@@ -38,7 +38,8 @@ def test_what_pyyaml_writes_reads_back_and_every_place_holds_its_value(data: obj
         rest = "\n".join([lines[line - 1][column - 1 :], *lines[line:]])
         if not isinstance(value, dict | list) and value is not None:
             shown = yaml.safe_dump(value, allow_unicode=True, width=10_000).removesuffix("...\n").rstrip("\n")
-            assert rest.startswith((shown, f'"{value}', f"'{value}"))
+            quoted = str(value).replace("'", "''")
+            assert rest.startswith((shown, f'"{value}', f"'{quoted}"))
         for key, inner in value.items() if isinstance(value, dict) else ():
             line, column = document.position((*path, key), key=True)
             start = lines[line - 1][column - 1 :]
