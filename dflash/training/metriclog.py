@@ -25,6 +25,7 @@ class MetricLog:
     def __init__(self, path: Path, first_step: int) -> None:
         """Rows of steps after `first_step` are dropped, and so is a torn last line. Raises OSError, StorageError."""
         self._beside = samples_beside(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         self._sampler = Sampler(each for each in kept_buckets(path) if each.last <= first_step)
         self._end = self._sampler.end
