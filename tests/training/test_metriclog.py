@@ -31,6 +31,12 @@ def test_a_row_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path):
     log.close()
 
 
+def test_the_folder_of_a_log_is_made_where_there_is_none(tmp_path: Path):
+    path = tmp_path / "not" / "yet" / "metrics.jsonl"
+    log_rows(path, 0, 1)
+    assert [row["step"] for row in read_metrics(path)] == [1]
+
+
 def test_a_resumed_training_drops_the_rows_after_its_checkpoint(tmp_path: Path):
     path = tmp_path / "metrics.jsonl"
     log_rows(path, 0, 1, 2, 3, 4)
