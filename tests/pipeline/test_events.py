@@ -78,7 +78,7 @@ def test_on_a_terminal_there_is_a_bar_with_figures():
             view.progress("train", 1, 10, {"loss": 2.5})
             time.sleep(0.01)
             view.progress("train", 5, 10, {"loss": 1.25, "accuracy": [0.5, 0.25]})
-            view._bar.refresh()
+            view._live.refresh()
             view.finished("train", "ok", 3.0, [])
             view.finished("evaluate", "skipped", 0.0, ["nothing has changed"])
         said = os.read(ours, 1 << 16).decode()
