@@ -30,7 +30,8 @@ class Torchrun:
 @dataclass(frozen=True)
 class Slurm:
     """A process a worker, in a Slurm job of `nodes` nodes that share the run's root: the same number of workers on
-    each, and on each as many GPUs. What is left out is as the cluster has it.
+    each, and on each as many GPUs. What is left out is as the cluster has it. A wait in the queue counts for the step's
+    `timeout`.
 
     `time_limit` is in Slurm's own form ("90", "12:00:00", "1-12:00:00"), and so is `memory` ("200G"; "0": all that a
     node has). `save_s` seconds before the time is up the training saves a checkpoint, from which the next job goes on.

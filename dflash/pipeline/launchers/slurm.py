@@ -22,7 +22,7 @@ from dflash.errors import DFlashError, OutOfMemory, StepFailed, UsageError
 from dflash.pipeline.files import write_text
 from dflash.pipeline.launchers.config import Slurm
 from dflash.pipeline.launchers.launcher import TrainingJob
-from dflash.pipeline.launchers.slurmqueue import SCRIPT, Death, Job, Queue, first_death, lost, submission
+from dflash.pipeline.launchers.slurmqueue import SCRIPT, Job, Queue, first_death, lost, submission
 from dflash.progress import Metric, Progress
 from dflash.training.launching import ANSWERS_S, Told
 
@@ -31,6 +31,9 @@ SAVES_S = 90.0
 
 _LOOKS_S, _ASKS_S, _ASKS_AT_THE_END_S = 0.2, 5.0, 0.5
 """How often logs are looked at, and how often Slurm is asked: its controller answers a whole cluster."""
+
+_SAYS_S = 60.0
+"""How often the log says that a job waits: a step with a `no_output_timeout` that waits is not one that hangs."""
 
 _PATIENCE_S = 600.0
 """How long Slurm may not answer: its controller is started anew now and then, and jobs go on meanwhile."""
@@ -93,9 +96,9 @@ class _Following:
         self._logs = RankLogs(folder, number, job.config.topology.size)
         self._told = Told(self, hung=self._hangs)
         self._hung_at = self._stopped_at = float("inf")
-        self._came_further = self._never_lived = False
+        self._came_further = False
         self._standing = Job("PENDING")
-        self._answered = time.monotonic()
+        self._answered = self._said = time.monotonic()
 
     def update(self, done: int, total: int, metrics: Mapping[str, Metric] | None = None) -> None:
         self._came_further = True
@@ -141,11 +144,14 @@ class _Following:
             self.note(f"job {self._number} was put back into the queue; it goes on from its last checkpoint")
         if standing.state == "PENDING" and standing.reason and standing.reason != before.reason:
             self.note(f"job {self._number} waits: {standing.reason}")
+        if standing.state == "PENDING" and now - self._said > _SAYS_S:
+            print(f"job {self._number} waits: {standing.reason}", file=sys.stderr, flush=True)
+            self._said = now
         if standing.state == "RUNNING" and before.state != "RUNNING":
             self.note(f"job {self._number} runs on {standing.nodes}")
         death = first_death(self._logs.of_the_job())
-        self._never_lived = bool(death and death.never_lived)
-        if self._never_lived or now - self._hung_at > ANSWERS_S or now - self._stopped_at > SAVES_S:
+        never_lived = death is not None and death.never_lived
+        if never_lived or now - self._hung_at > ANSWERS_S or now - self._stopped_at > SAVES_S:
             self._queue.cancel()
         elif self._stopped_at < float("inf") and standing.state == "RUNNING":
             self._queue.signal(self._number)  # again and again: workers that do not run yet hear nothing
@@ -164,30 +170,7 @@ class _Following:
         death = first_death(self._logs.of_the_job())
         if self._standing.state != "CANCELLED" and death and death.was_told and self._came_further:
             return None
-        raise self._failure(death)
-
-    def _failure(self, death: Death | None) -> DFlashError:
-        state, job, again = self._standing.state, f"job {self._number}", "run again to go on from the last checkpoint"
-        if state == "CANCELLED" and not self._never_lived:
-            return StepFailed(f"{job} was cancelled, not by this run", status=1, cure=again)
-        if state == "OUT_OF_MEMORY":
-            cure = "ask for more with launcher.memory, or choose fewer train.rows"
-            return OutOfMemory(f"memory of {job} ran out on a node", where=self._standing.nodes or None, cure=cure)
-        if state in ("TIMEOUT", "DEADLINE"):
-            cure = "give it more time with launcher.time_limit, or more to save with launcher.save_s"
-            return StepFailed(f"the time of {job} was up before it had saved", status=124, cure=cure)
-        if state in ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"):
-            return lost(f"{job} is gone ({state})")
-        text, unseen = self._logs.of_the_job(), self._logs.missing()
-        if unseen and (not text or len(unseen) < self._job.config.topology.size):
-            cure = "put the run's root (--root) where all nodes of the cluster see it, at the same path"
-            what = f"workers {', '.join(map(str, unseen))} of {job} have written nothing: their nodes do not see this"
-            return UsageError(what, where=str(self._logs.folder), cure=cure)
-        if death is None:
-            last = text.strip().splitlines()[-1:] or ["it said nothing"]
-            return StepFailed(f"{job} ended as {state}: {last[0]}", status=1, cure=again)
-        said = " | ".join(self._logs.last(death.rank)) or "it said nothing"
-        return StepFailed(f"worker {death.rank} of {job} died ({death.how}): {said}", status=1, cure=again)
+        raise failure_of(self._number, self._standing, self._logs)
 
 
 class RankLogs:
@@ -195,7 +178,7 @@ class RankLogs:
 
     def __init__(self, folder: Path, number: str, workers: int, kept: int = 3) -> None:
         """The files are `number`-`rank`.log in `folder`; of each the last `kept` lines but progress are kept."""
-        self.folder, self._number = folder, number
+        self.folder, self.workers, self._number = folder, workers, number
         self._offsets = dict.fromkeys(range(workers), 0)
         self._last: dict[int, deque[str]] = {rank: deque(maxlen=kept) for rank in range(workers)}
 
@@ -230,3 +213,29 @@ class RankLogs:
 
     def _path(self, rank: int) -> Path:
         return self.folder / f"{self._number}-{rank}.log"
+
+
+def failure_of(number: str, standing: Job, logs: RankLogs) -> DFlashError:
+    """What is to be said of a job that ended without a result, and why it is worth another attempt, or not."""
+    state, job, again = standing.state, f"job {number}", "run again to go on from the last checkpoint"
+    text, unseen = logs.of_the_job(), logs.missing()
+    death = first_death(text)
+    if state == "CANCELLED" and not (death and death.never_lived):
+        return StepFailed(f"{job} was cancelled, not by this run", status=1, cure=again)
+    if state == "OUT_OF_MEMORY":
+        cure = "ask for more with launcher.memory, or choose fewer train.rows"
+        return OutOfMemory(f"memory of {job} ran out on a node", where=standing.nodes or None, cure=cure)
+    if state in ("TIMEOUT", "DEADLINE"):
+        cure = "give it more time with launcher.time_limit, or more to save with launcher.save_s"
+        return StepFailed(f"the time of {job} was up before it had saved", status=124, cure=cure)
+    if state in ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"):
+        return lost(f"{job} is gone ({state})")
+    if unseen and (not text or len(unseen) < logs.workers):
+        cure = "put the run's root (--root) where all nodes of the cluster see it, at the same path"
+        what = f"workers {', '.join(map(str, unseen))} of {job} have written nothing: their nodes do not see this"
+        return UsageError(what, where=str(logs.folder), cure=cure)
+    if death is None:
+        last = text.strip().splitlines()[-1:] or ["it said nothing"]
+        return StepFailed(f"{job} ended as {state}: {last[0]}", status=1, cure=again)
+    said = " | ".join(logs.last(death.rank)) or "it said nothing"
+    return StepFailed(f"worker {death.rank} of {job} died ({death.how}): {said}", status=1, cure=again)

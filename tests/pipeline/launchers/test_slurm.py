@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from dflash.errors import UsageError
+from dflash.errors import DFlashError, OutOfMemory, StepFailed, UsageError
 from dflash.pipeline.launchers.config import Slurm, from_json, to_json
-from dflash.pipeline.launchers.slurm import RankLogs, name_of
+from dflash.pipeline.launchers.slurm import RankLogs, failure_of, name_of
 from dflash.pipeline.launchers.slurmqueue import (
     Death,
     Job,
@@ -153,6 +154,41 @@ def test_the_logs_of_workers_are_one_of_whole_lines_with_their_ranks(tmp_path: P
     (tmp_path / "17-2.log").write_text('{"dflash": "note"}\nlast words\n')
     assert list(logs.new()) == [(0, "two"), (2, '{"dflash": "note"}'), (2, "last words")]
     assert (logs.last(2), logs.missing()) == (["last words"], [1])
+
+
+@pytest.mark.parametrize(
+    ("state", "srun", "kind", "status", "said"),
+    [
+        ("OUT_OF_MEMORY", "killed", OutOfMemory, 10, "n1: memory of job 17 ran out on a node; ask for more"),
+        ("TIMEOUT", "killed", StepFailed, 124, "the time of job 17 was up before it had saved; give it more"),
+        ("NODE_FAIL", "restarted", StepFailed, 255, r"job 17 is gone \(NODE_FAIL\); run again"),
+        ("CANCELLED", "told", StepFailed, 1, "job 17 was cancelled, not by this run"),
+        ("CANCELLED", "unseen", StepFailed, 1, r"worker 1 of job 17 died \(launch failed: .*\): it said nothing"),
+        ("FAILED", "exited", StepFailed, 1, r"worker 2 of job 17 died \(Exited with exit code 7\): last words; run"),
+        ("FAILED", "restarted", StepFailed, 1, "job 17 ended as FAILED: dflash: the job starts"),
+    ],
+)
+def test_how_a_job_ended_is_said_with_a_status_that_tells_whether_to_try_again(
+    tmp_path: Path, state: str, srun: str, kind: type[DFlashError], status: int, said: str
+):
+    """255 is a lost machine to the runner; what a lab without accounting, cgroups and a failing node can not show."""
+    (tmp_path / "17.log").write_text((DATA / f"srun-{srun}.txt").read_text())
+    for rank in range(4):
+        (tmp_path / f"17-{rank}.log").write_text("last words\n" if rank == 2 else "")
+    logs = RankLogs(tmp_path, "17", 4)
+    assert list(logs.new()) == [(2, "last words")]
+    failure = failure_of("17", Job(state, nodes="n1"), logs)
+    assert type(failure) is kind
+    assert getattr(failure, "status", failure.exit_code) == status
+    assert re.match(said, str(failure))
+
+
+def test_workers_whose_files_are_missing_are_on_nodes_that_do_not_see_the_folder(tmp_path: Path):
+    (tmp_path / "17.log").write_text((DATA / "srun-unseen.txt").read_text())
+    (tmp_path / "17-0.log").touch()
+    failure = failure_of("17", Job("CANCELLED"), RankLogs(tmp_path, "17", 2))
+    assert isinstance(failure, UsageError)
+    assert "workers 1 of job 17 have written nothing: their nodes do not see this" in str(failure)
 
 
 def test_the_jobs_of_a_step_are_found_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
