@@ -70,7 +70,7 @@ def origin_of(folder: Path) -> Origin:
         content = patch.read_bytes() if patch.exists() else b""
         if "patch" in told and told["patch"] != (hashlib.sha256(content).hexdigest() if content else None):
             raise ValueError(PATCH)
-        is_kept = bool(content) == bool(told["dirty"])
+        is_kept = bool(content) == bool(told.get("dirty", content))
         return Origin(told["commit"], content if is_kept else None, told.get("remote"), told.get("digest"))
     except (ValueError, KeyError, TypeError, AttributeError):
         cure = "./inv train with the same options starts anew, and skips what is finished"

@@ -96,11 +96,11 @@ def test_a_patch_that_fits_no_commit_or_gives_another_source_is_never_run(ran: L
     told = json.loads((run / "source.json").read_text())
     patch = b"diff --git a/no b/no\n--- a/no\n+++ b/no\n@@ -1 +1 @@\n-a\n+b\n"
     (run / "source.patch").write_bytes(patch)
-    changed = {**told, "patch": hashlib.sha256(patch).hexdigest()}
+    changed = {**told, "dirty": True, "patch": hashlib.sha256(patch).hexdigest()}
     (run / "source.json").write_text(json.dumps(changed))
     with pytest.raises(DataError, match=r"its source\.patch does not fit its commit: .*git apply"), restored(run):
         pass
     (run / "source.patch").unlink()
-    (run / "source.json").write_text(json.dumps({**told, "patch": None, "digest": "0" * 16}))
+    (run / "source.json").write_text(json.dumps({**told, "dirty": False, "patch": None, "digest": "0" * 16}))
     with pytest.raises(DataError, match=r"give the source [0-9a-f]{16}, not 0{16}, which ran"), restored(run):
         pass
