@@ -65,7 +65,7 @@ EVALUATED = {
     "speedup": 1.75,
     "plain_tokens_per_s": 262.0,
     "speculative_tokens_per_s": 459.0,
-    "accepted_by_slot": [0.61, 0.69, 0.9],
+    "accepted_by_slot": [0.61, 0.69, 0.9, None],
     "acceptance_by_prompt": [1.5, 8.0, 5.3],
 }
 RECORD: dict[str, Any] = {
