@@ -87,6 +87,22 @@ def test_a_writer_that_fails_says_why_and_leaves_nothing(root: Path, tmp_path: P
     assert list((tmp_path / "there").iterdir()) == []
 
 
+def test_a_folder_that_holds_anything_else_is_never_replaced(root: Path, tmp_path: Path):
+    writer = tmp_path / "python"
+    writer.write_text('#!/bin/sh\ntouch "$4/events.out.tfevents.1"\n')
+    writer.chmod(0o755)
+    with pytest.raises(UsageError, match=rf"runs/{RECORD['id']}: export is there, .*; name another folder with --out"):
+        track(root, RECORD, "tensorboard", str(root / "runs"), str(writer))
+    assert (root / "runs" / RECORD["id"] / "record.json").exists()
+    (tmp_path / "boards").mkdir()
+    (tmp_path / "boards" / RECORD["id"]).write_text("mine")
+    with pytest.raises(UsageError, match="is there"):
+        track(root, RECORD, "tensorboard", str(tmp_path / "boards"), str(writer))
+    for _ in range(2):
+        track(root, RECORD, "tensorboard", str(tmp_path / "others"), str(writer))
+    assert [each.name for each in (tmp_path / "others" / RECORD["id"]).iterdir()] == ["events.out.tfevents.1"]
+
+
 @pytest.fixture(scope="session")
 def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An interpreter that has each package, from a package index."""
