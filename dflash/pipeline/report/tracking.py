@@ -110,7 +110,7 @@ def lines_of(root: Path, record: Mapping[str, Any], scratch: Path) -> Iterator[d
     folder = root / "runs" / record["id"]
     artifacts["record.json"] = folder / "record.json"
     for step in record["steps"]:
-        if step["kind"] == "export":
+        if step["kind"] == "export" and step["status"] in ("ok", "skipped"):
             found = (folder / "export", folder / f"export-{step['name']}", root / step["folder"])
             if drafter := next((each for each in found if each.is_dir()), None):
                 artifacts[step["name"]] = drafter
