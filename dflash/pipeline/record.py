@@ -120,6 +120,11 @@ def runs(root: Path) -> list[str]:
     return sorted(found, key=_order)
 
 
+def is_run(root: Path, run: str) -> bool:
+    """Whether there is a run of that id which has a record."""
+    return run == Path(run).name and (root / "runs" / run / "record.json").exists()
+
+
 def listed(root: Path) -> list[dict[str, Any]]:
     """The records of all runs, oldest first. In place of a damaged one stands its id, "damaged" as its status, and
     None for all else: one bad file must not hide the other runs. Raises StorageError."""
@@ -137,7 +142,7 @@ def load_record(root: Path, run: str | None = None) -> dict[str, Any]:
 
     Raises UsageError when there is no such run, DataError for a damaged record, StorageError.
     """
-    known = runs(root)
+    known = [run] if run and is_run(root, run) else runs(root)  # which looks at every run there is
     if not known:
         raise UsageError("there is no run yet", where=str(root / "runs"), cure="start one with ./inv train")
     if run and run not in known:
