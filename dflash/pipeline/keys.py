@@ -7,7 +7,8 @@ import glob
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,8 +138,13 @@ def _named(pattern: str, home: Path) -> list[Path]:
     return [home / each for each in glob.iglob(pattern, root_dir=home, recursive=True)]
 
 
-def _files_in(place: Path) -> list[Path]:
-    return [place] if place.is_file() else [file for file in place.rglob("*") if file.is_file()]
+def _files_in(place: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """The file, or all files in a folder and in those that it links to; not again in one that it is itself in."""
+    if place.is_file():
+        yield place
+    elif place.is_dir() and (real := place.resolve()) not in above:
+        for each in place.iterdir():
+            yield from _files_in(each, (*above, real))
 
 
 def _sources(names: tuple[str, ...], package: Path, known: dict[Path, str]) -> dict[str, str]:
@@ -156,6 +162,32 @@ def _sources(names: tuple[str, ...], package: Path, known: dict[Path, str]) -> d
     return digests
 
 
+def keyed(pipeline: Pipeline, surroundings: Surroundings) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The key of each step and the fields that make it, by the step's name.
+
+    Steps that would have one key are done each for itself: their names and hosts tell them apart. No other key has
+    these, so that what is finished is found wherever it was made, and by whatever step.
+    """
+    alone = _keyed(pipeline, surroundings, ())
+    count = Counter(key for key, _ in alone.values())
+    twins = {name for name, (key, _) in alone.items() if count[key] > 1}
+    return _keyed(pipeline, surroundings, twins) if twins else alone
+
+
+def _keyed(
+    pipeline: Pipeline, surroundings: Surroundings, twins: Collection[str]
+) -> dict[str, tuple[str, dict[str, Any]]]:
+    keys: dict[str, str] = {}
+    found = {}
+    for step in pipeline.steps:
+        fields = key_fields(step, pipeline, surroundings, keys)
+        if step.name in twins:
+            fields |= {"step": step.name} | ({"host": step.host} if step.host else {})
+        keys[step.name] = key_of(fields)
+        found[step.name] = keys[step.name], fields
+    return found
+
+
 def key_fields(step: Step, pipeline: Pipeline, surroundings: Surroundings, keys: Mapping[str, str]) -> dict[str, Any]:
     """The fields that make the step's key; `keys` are those of the steps it takes from, by step name.
 
@@ -164,9 +196,9 @@ def key_fields(step: Step, pipeline: Pipeline, surroundings: Surroundings, keys:
     """
     declared = {
         "files": dict(surroundings.files.get(step.name, {})),
-        "outputs": list(step.outputs),
+        "outputs": sorted(set(step.outputs)),
         "env": dict(step.env),
-        "secrets": list(step.secrets),
+        "secrets": sorted(set(step.secrets)),
     }
     return {
         "kind": step.kind.name,
