@@ -13,6 +13,7 @@ import yaml
 from safetensors.numpy import save_file
 
 from dflash.pipeline.provenance.artifacts import tensors_digest
+from dflash.pipeline.provenance.environment import packages
 from dflash.pipeline.provenance.hashes import Hashes
 from dflash.pipeline.provenance.libraries import hashed, loaded
 from dflash.pipeline.provenance.machine import FACTS, VARIABLES, described
@@ -67,6 +68,17 @@ def test_a_file_is_hashed_again_only_when_it_may_have_changed(tmp_path: Path, mo
     assert Hashes(tmp_path).of(file) != first
     (tmp_path / "work" / "hashes.json").write_text("{")
     assert Hashes(tmp_path).of(file) != first
+
+
+def test_of_a_package_that_is_there_twice_the_one_that_is_imported_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for folder, version in (("first", "5.24.0"), ("second", "5.17.0")):
+        place = tmp_path / folder / f"there_twice-{version}.dist-info"
+        place.mkdir(parents=True)
+        (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: There_Twice\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second"), *sys.path])
+    assert packages()["there-twice"] == "5.24.0"
 
 
 def test_variables_are_kept_by_name_and_no_secret_with_them():
