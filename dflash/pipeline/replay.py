@@ -27,6 +27,7 @@ from dflash.pipeline.comparing import Difference, compare, same, with_lines
 from dflash.pipeline.events import read_jsonl
 from dflash.pipeline.files import digest
 from dflash.pipeline.kinds import load_kinds
+from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.provenance import machine
 from dflash.pipeline.provenance.artifacts import METRICS
 from dflash.pipeline.provenance.data import hashed
@@ -167,7 +168,7 @@ def made_ready(
         },
     )
     ready = prepare(connection, order, tell)
-    if any(each.status != "run" for each in ready.plan.steps):
+    if any(each.status not in ("run", LEFT_OUT) for each in ready.plan.steps):
         what = f"the source of run {run} is from before a run could be done again: it would skip what is finished"
         raise UsageError(what, cure="use ./inv train with the same options; that run can be replayed")
     there = read_there(connection, ready.host, ready.python, ready.source, ready.request)
