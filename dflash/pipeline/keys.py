@@ -69,14 +69,22 @@ class Change:
 ABSENT: Any = object()
 
 
-def lock_id(home: Path = HOME, prefix: Path = Path(sys.prefix)) -> str:
-    """SHA-256 of the lock of the environment that this runs in; empty when there is none. A generation (of any name)
-    keeps its own lock, and an image's environment, like `.venv`, a stamp that says it."""
+def stamped_lock(prefix: Path = Path(sys.prefix)) -> str:
+    """SHA-256 of the lock that the environment which this runs in was made from, as it says itself: a generation (of
+    any name) keeps its own lock, and an image's environment, like `.venv`, a stamp. Empty where it does not say: a
+    Python that is no environment of this project."""
     if (prefix / "requirements.lock").is_file():
         return file_digest(prefix / "requirements.lock")
     with contextlib.suppress(FileNotFoundError):
-        if lock := parse_stamp((prefix / "dflash-stamp").read_text(encoding="utf-8")).get("lock"):
-            return lock
+        return parse_stamp((prefix / "dflash-stamp").read_text(encoding="utf-8")).get("lock", "")
+    return ""
+
+
+def lock_id(home: Path = HOME, prefix: Path = Path(sys.prefix)) -> str:
+    """The lock that keys are made with: that of the environment which this runs in, or where that does not say, the one
+    that is declared; empty when there is none. What says where a result comes from takes `stamped_lock`."""
+    if lock := stamped_lock(prefix):
+        return lock
     declared = home / "envs" / "local" / "requirements.lock"
     return file_digest(declared) if declared.is_file() else ""
 

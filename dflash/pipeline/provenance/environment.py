@@ -13,17 +13,18 @@ from dflash.environments.installed import normalised, parse_stamp
 from dflash.environments.spec import EnvironmentSpec, read_spec
 from dflash.errors import DFlashError
 from dflash.pipeline.files import file_digest
-from dflash.pipeline.keys import HOME, lock_id
+from dflash.pipeline.keys import HOME, stamped_lock
 
 IMAGE = Path("/opt/env")
 """Where an image that `./inv build` made has its environment (docker/environment.sh)."""
 
 
 def environment(home: Path = HOME, prefix: Path | None = None) -> dict[str, Any]:
-    """What there is to say of it; None for what nothing here says. An image knows the lock and the declaration that it
+    """What there is to say of it; None for what nothing here says, such as the lock and the name of a Python that is
+    no environment of this project. An image knows the lock and the declaration that it
     was made from, but not its own digest."""
     prefix = prefix or Path(sys.prefix)
-    lock = lock_id(home, prefix) or None
+    lock = stamped_lock(prefix) or None
     spec = _spec(home, prefix, lock)
     versions = packages()
     return {

@@ -153,6 +153,12 @@ def test_a_patch_that_was_changed_since_is_never_taken_for_the_runs(ran: Lab):
         origin_of(place)
 
 
+def test_of_a_python_that_is_no_environment_of_this_project_none_is_named(tmp_path: Path):
+    found = environment(prefix=tmp_path)
+    assert (found["lock"], found["name"], found["min_driver"]) == (None, None, None)
+    assert found["packages"]["torch"]
+
+
 def test_an_environment_is_named_by_the_declaration_whose_lock_it_has():
     found = environment()
     assert found["name"] == "local"
