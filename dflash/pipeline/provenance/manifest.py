@@ -38,9 +38,7 @@ from dflash.validation import plain
 _CACHE = ("snapshot", "hit_rate", "from_vault", "graphs")
 
 
-def begun(
-    plan: Plan, root: Path, kinds: str, known: Mapping[str, Any], text: str | None = None
-) -> dict[str, Any]:
+def begun(plan: Plan, root: Path, kinds: str, known: Mapping[str, Any], text: str | None = None) -> dict[str, Any]:
     """The provenance of a run of `plan` that is about to begin here. `known` are parts, whole, that somebody else has
     told, such as its source; `text` is the pipeline's, as it was asked for: its file may be another machine's, or
     another now. Without it the file is read. Raises StorageError."""

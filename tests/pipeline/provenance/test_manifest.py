@@ -101,9 +101,7 @@ def test_a_run_that_is_gone_on_with_keeps_what_it_runs_and_not_what_its_file_has
     assert told["provenance"]["predecessor"] == {"run": run.name, "how": "resumed"}
 
 
-def test_the_combinations_of_a_matrix_may_each_read_a_file_of_their_own_here(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_combinations_of_a_matrix_may_each_read_a_file_of_their_own_here(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(lab.root)
     for name in ("a", "b"):
         (lab.root / f"{name}.txt").write_text(f"{name}\n")
