@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from dflash.pipeline.replay import replay_of, send_caches
 from dflash.pipeline.restoring import Restored, restored
 from dflash.pipeline.schema import Pipeline
 from dflash.pipeline.show import show_record
-from dflash.pipeline.source import Origin
+from dflash.pipeline.source import Origin, snapshot
 from tests.compilation.caches import fill
 from tests.pipeline.lab import Lab
 
@@ -206,6 +207,27 @@ def test_a_run_that_can_not_be_done_again_says_why(ran: Lab):
         replay(ran, plan=True)
     with pytest.raises(UsageError, match=r"a number of replays is at least 0"):
         replay(ran, noise=-1)
+
+
+def test_a_project_that_is_a_folder_of_a_larger_repository_is_restored_with_what_was_changed_in_it(tmp_path: Path):
+    top, run = tmp_path / "top", tmp_path / "run"
+    home = top / "a project"
+    (home / "dflash").mkdir(parents=True)
+    run.mkdir()
+    (top / "beside.txt").write_text("not of it\n")
+    (home / "dflash" / "one.py").write_text("one = 1\n")
+    for words in (
+        ("init", "-q"),
+        ("add", "."),
+        ("-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "-m", "first"),
+    ):
+        subprocess.run(["git", "-C", str(top), *words], check=True)
+    for content in ("one = 1\n", "one = 2\n"):
+        (home / "dflash" / "one.py").write_text(content)
+        snapshot(home)[1].keep(run)
+        with restored(run, home) as source:
+            assert (source.folder / "dflash" / "one.py").read_text() == content
+            assert sorted(path.name for path in source.folder.iterdir()) == ["dflash"]
 
 
 def test_a_patch_that_fits_no_commit_or_gives_another_source_is_never_run(ran: Lab):
