@@ -70,13 +70,16 @@ def judge(root: Path, run: str, of: str, accepted: Sequence[str]) -> tuple[Verdi
 
 
 def made_by(root: Path, record: Mapping[str, Any]) -> Made:
-    """What a run made, as far as it is here: the rows of each step that wrote some. Raises DataError, StorageError."""
-    lost = _overwritten(root, record)
-    steps = [step for step in record["steps"] if step["name"] not in lost]
-    return Made(
-        {step["name"]: rows for step in steps if (file := _file(root, record, step)) and (rows := read_jsonl(file))},
-        record,
-    )
+    """What a run made, as far as it is here: the rows of each step that wrote some, and that nobody has made again.
+
+    Raises DataError, StorageError.
+    """
+    lost, rows = _overwritten(root, record), {}
+    for step in record["steps"]:
+        file = _file(root, record, step)
+        if file and step["name"] not in lost and (found := read_jsonl(file)):
+            rows[step["name"]] = found
+    return Made(rows, record)
 
 
 def _file(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Path | None:
