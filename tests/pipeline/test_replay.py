@@ -97,7 +97,8 @@ def test_a_replay_on_a_second_host_is_bit_identical_and_says_so_in_its_record(
     (short.root / "moved").rename(first)
 
     monkeypatch.chdir("/")
-    replay(short, plan=True)  # its relative paths begin where the run was started
+    replay(short, plan=True)  # its relative paths begin where the run was started, and a secret is none of its fields
+    assert ", 0 are not" in capsys.readouterr().out
     (short.root / "corpus.txt").unlink()
     with pytest.raises(EnvironmentMismatch, match=r"can not be replayed there: data\.target\.corpus\.txt"):
         replay(short, plan=True)
