@@ -17,6 +17,7 @@ from dflash.atomic import sha256
 from dflash.environments.installed import parse_stamp
 from dflash.errors import UsageError, storage_error
 from dflash.pipeline.files import canonical, digest, file_digest
+from dflash.pipeline.provenance.packages import packages
 from dflash.pipeline.schema import Pipeline, Step, borrowed, error_at
 from dflash.validation import plain
 
@@ -80,13 +81,10 @@ def stamped_lock(prefix: Path = Path(sys.prefix)) -> str:
     return ""
 
 
-def lock_id(home: Path = HOME, prefix: Path = Path(sys.prefix)) -> str:
-    """The lock that keys are made with: that of the environment which this runs in, or where that does not say, the one
-    that is declared; empty when there is none. What says where a result comes from takes `stamped_lock`."""
-    if lock := stamped_lock(prefix):
-        return lock
-    declared = home / "envs" / "local" / "requirements.lock"
-    return file_digest(declared) if declared.is_file() else ""
+def lock_id(prefix: Path = Path(sys.prefix)) -> str:
+    """What keys have of the environment which this runs in: its lock; of a Python that is no environment of this
+    project a hash of the packages in it, so that it shares no result with an environment."""
+    return stamped_lock(prefix) or digest(canonical(packages()))
 
 
 def observe(pipeline: Pipeline, home: Path = HOME, package: Path = PACKAGE) -> Surroundings:
@@ -99,7 +97,7 @@ def observe(pipeline: Pipeline, home: Path = HOME, package: Path = PACKAGE) -> S
     kinds = {step.kind.name: step.kind for step in pipeline.steps}
     try:
         return Surroundings(
-            lock=lock_id(home),
+            lock=lock_id(),
             python=platform.python_version(),
             sources={name: _sources(kind.sources, package, known) for name, kind in kinds.items()},
             fingerprints=_fingerprints(pipeline),
