@@ -18,6 +18,7 @@ from dflash.atomic import sha256
 from dflash.environments.installed import parse_stamp
 from dflash.errors import UsageError, storage_error
 from dflash.pipeline.files import canonical, digest, file_digest
+from dflash.pipeline.provenance.packages import packages
 from dflash.pipeline.schema import Pipeline, Step, borrowed, error_at
 from dflash.validation import plain
 
@@ -70,16 +71,21 @@ class Change:
 ABSENT: Any = object()
 
 
-def lock_id(home: Path = HOME, prefix: Path = Path(sys.prefix)) -> str:
-    """SHA-256 of the lock of the environment that this runs in; empty when there is none. A generation (of any name)
-    keeps its own lock, and an image's environment, like `.venv`, a stamp that says it."""
+def stamped_lock(prefix: Path = Path(sys.prefix)) -> str:
+    """SHA-256 of the lock that the environment which this runs in was made from, as it says itself: a generation (of
+    any name) keeps its own lock, and an image's environment, like `.venv`, a stamp. Empty where it does not say: a
+    Python that is no environment of this project."""
     if (prefix / "requirements.lock").is_file():
         return file_digest(prefix / "requirements.lock")
     with contextlib.suppress(FileNotFoundError):
-        if lock := parse_stamp((prefix / "dflash-stamp").read_text(encoding="utf-8")).get("lock"):
-            return lock
-    declared = home / "envs" / "local" / "requirements.lock"
-    return file_digest(declared) if declared.is_file() else ""
+        return parse_stamp((prefix / "dflash-stamp").read_text(encoding="utf-8")).get("lock", "")
+    return ""
+
+
+def lock_id(prefix: Path = Path(sys.prefix)) -> str:
+    """What keys have of the environment which this runs in: its lock; of a Python that is no environment of this
+    project a hash of the packages in it, so that it shares no result with an environment."""
+    return stamped_lock(prefix) or digest(canonical(packages()))
 
 
 def observe(pipeline: Pipeline, home: Path = HOME, package: Path = PACKAGE) -> Surroundings:
@@ -92,7 +98,7 @@ def observe(pipeline: Pipeline, home: Path = HOME, package: Path = PACKAGE) -> S
     kinds = {step.kind.name: step.kind for step in pipeline.steps}
     try:
         return Surroundings(
-            lock=lock_id(home),
+            lock=lock_id(),
             python=platform.python_version(),
             sources={name: _sources(kind.sources, package, known) for name, kind in kinds.items()},
             fingerprints=_fingerprints(pipeline),

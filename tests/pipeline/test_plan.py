@@ -260,10 +260,11 @@ def test_a_pipeline_of_a_thousand_steps_is_planned_within_a_second(lab: Lab):
     assert time.process_time() - began < 1.0
 
 
-def test_the_lock_is_that_of_the_environment_at_work_a_generations_an_images_or_the_declared_one(tmp_path: Path):
+def test_the_lock_is_that_of_the_environment_at_work_or_of_nobodys_python_a_hash_of_its_packages(tmp_path: Path):
     local = hashlib.sha256((HOME / "envs" / "local" / "requirements.lock").read_bytes()).hexdigest()
-    assert lock_id(HOME, tmp_path) == local
+    assert lock_id(tmp_path) == lock_id(tmp_path) != local
+    assert len(lock_id(tmp_path)) == 64
     (tmp_path / "dflash-stamp").write_text(f"python 3.12.3\nlock {'a' * 64}\nspec 0\nplace {tmp_path}\n")
-    assert lock_id(HOME, tmp_path) == "a" * 64
+    assert lock_id(tmp_path) == "a" * 64
     (tmp_path / "requirements.lock").write_text("one==1\n")
-    assert lock_id(HOME, tmp_path) == hashlib.sha256(b"one==1\n").hexdigest()
+    assert lock_id(tmp_path) == hashlib.sha256(b"one==1\n").hexdigest()
