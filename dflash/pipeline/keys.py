@@ -109,7 +109,8 @@ def observe(pipeline: Pipeline, home: Path = HOME, package: Path = PACKAGE) -> S
 
 
 def _fingerprints(pipeline: Pipeline) -> dict[str, dict[str, str]]:
-    """Each is taken once for all steps whose configs are the same to it: one may read many files."""
+    """Each is taken once for all steps whose configs are the same to it: one may read many files. One that looks at no
+    config is of the machine, and says nothing of a step's host, whose name stands for it."""
     taken: dict[tuple[str, str], dict[str, str]] = {}
     found = {}
     for step in pipeline.steps:
@@ -117,7 +118,8 @@ def _fingerprints(pipeline: Pipeline) -> dict[str, dict[str, str]]:
         of = step.kind.name, canonical(config if fields is None else [config[name] for name in fields])
         if of not in taken:
             taken[of] = step.kind.fingerprint(step.config)
-        found[step.name] = taken[of]
+        is_elsewhere = bool(step.host and taken[of] and fields == ())
+        found[step.name] = taken[of] | ({"host": str(step.host)} if is_elsewhere else {})
     return found
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,18 @@ def test_a_folder_that_is_linked_into_another_is_in_the_key_of_a_step(ran: Lab):
     named = f"train:inputs=['{data}']"
     step = next(each for each in ran.plan(named).steps if each.step.name == "train")
     assert [*step.fields["files"]] == [f"{data}/a.txt", f"{data}/linked/a.txt"]
+
+
+def test_what_is_made_for_a_machine_is_made_again_for_another_host(lab: Lab):
+    def keys(host: str) -> dict[str, str]:
+        kinds = {**KINDS, "prewarm": replace(KINDS["prewarm"], fingerprint=lambda _: {"gpu": "x"}, fingerprint_of=())}
+        pipeline = load_pipeline(lab.file, kinds, [f"prewarm:host={host}", f"target:host={host}"])
+        plan = make_plan(pipeline, Host("local", Chain((Local(),))), observe(pipeline), EmptyShelf())
+        return {each.step.name: each.key for each in plan.steps}
+
+    one, other, here = keys("gpu1"), keys("gpu2"), keys("null")
+    assert len({one["prewarm"], other["prewarm"], here["prewarm"]}) == 3
+    assert one["target"] == other["target"] == here["target"]
 
 
 def test_the_order_in_which_secrets_and_outputs_are_written_decides_nothing(ran: Lab):
