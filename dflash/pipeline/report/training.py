@@ -57,17 +57,18 @@ def _roles(training: Training) -> str:
     """A row for each role: its workers, what each got through, and what memory they took."""
     last, warm = training.samples.last, (training.step.get("result") or {}).get("warm_s", {})
     gpu, speed = last.get("gpu_gb") or [], last.get("tokens_per_s")
-    workers = sum(len(each) for each in training.roles.values())
+    places = _places(len(gpu), training.roles)
     rows = []
     for role, ranks in training.roles.items():
-        used = [gpu[rank] for rank in ranks] if len(gpu) == workers else []
+        used = [gpu[places[rank]] for rank in ranks if rank in places]
+        rest = "" if len(used) == len(ranks) else ", the first of them"
         seconds = [value for name, value in warm.items() if name.split()[0] == role.split()[-1]]
         rows.append(
             [
                 f"{role}s" if len(ranks) > 1 else role,
                 str(len(ranks)),
                 f"{speed / len(ranks):,.0f}" if speed else "",
-                f"{min(used):.1f} to {max(used):.1f} GB" if used else "on the CPU" if not gpu else "",
+                f"{_range(used)} GB{rest}" if used else "on the CPU" if not gpu else "",
                 f"{sum(seconds):.1f} s" if seconds else "",
             ]
         )
@@ -91,13 +92,29 @@ def _by_position(buckets: Sequence[Bucket]) -> list[Series]:
 
 
 def _by_worker(buckets: Sequence[Bucket], roles: Mapping[str, Sequence[int]]) -> list[Series]:
-    """The most that a worker of each role has had."""
+    """The most that a worker of each role has had, of those that the log knows."""
     found = []
+    places = _places(sum(name.startswith("gpu_gb.") for name in (buckets[-1].figures if buckets else ())), roles)
     for colour, (role, ranks) in zip((_ONE, _TWO), roles.items(), strict=False):
-        lines = [points(buckets, f"gpu_gb.{rank}") for rank in ranks]
+        lines = [points(buckets, f"gpu_gb.{places[rank]}") for rank in ranks if rank in places]
         if lines and all(lines):
-            found.append(Series(role, max(lines, key=lambda line: line[-1].most), colour))
+            name = role if len(lines) == len(ranks) else f"first {role}"
+            found.append(Series(name, max(lines, key=lambda line: line[-1].most), colour))
     return found
+
+
+def _places(count: int, roles: Mapping[str, Sequence[int]]) -> dict[int, int]:
+    """Where in a row's list of `count` GPUs those of the workers are. Workers that are processes of their own know of
+    themselves alone, and the first drafter is the one that logs."""
+    workers = [rank for ranks in roles.values() for rank in ranks]
+    if count == len(workers):
+        return {rank: rank for rank in workers}
+    return {[*roles.values()][-1][0]: 0} if count == 1 and roles else {}
+
+
+def _range(values: Sequence[float]) -> str:
+    least, most = f"{min(values):.1f}", f"{max(values):.1f}"
+    return least if least == most else f"{least} to {most}"
 
 
 def _place(name: str) -> int:
