@@ -15,7 +15,7 @@ from typing import Any
 
 from dflash.errors import DataError, UsageError, storage_error
 from dflash.pipeline import lock
-from dflash.pipeline.keys import lock_id
+from dflash.pipeline.keys import stamped_lock
 from dflash.pipeline.plan import Plan
 from dflash.validation import suggestion
 
@@ -83,7 +83,7 @@ def new_record(run: str, plan: Plan, root: Path, source: Mapping[str, Any]) -> d
         **dict.fromkeys(_LIFTED),
         "commit": source.get("commit"),
         "dirty": source.get("dirty"),
-        "lock_id": lock_id() if is_here else None,
+        "lock_id": (stamped_lock() or None) if is_here else None,
         "python": platform.python_version() if is_here else None,
         "torch": _version("torch") if is_here else None,
         "root": str(root),
