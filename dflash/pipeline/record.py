@@ -91,6 +91,7 @@ def new_record(run: str, plan: Plan, root: Path, source: Mapping[str, Any]) -> d
             {
                 "name": each.step.name,
                 "kind": each.step.kind.name,
+                "host": each.step.host,
                 "status": "pending",
                 "planned": each.status,
                 "started": None,

@@ -226,6 +226,23 @@ def row_ending_at(log: Path, end: int) -> dict[str, Any]:
         raise storage_error(failure, log) from failure
 
 
+def last_with(name: str, log: Path, buckets: Sequence[Bucket]) -> dict[str, Any]:
+    """The last row of a log that has figures of the map `name`, found by the log's buckets; an empty one if there is
+    none. Raises StorageError."""
+    for index in reversed(range(len(buckets))):
+        if any(each.startswith(f"{name}.") for each in buckets[index].figures):
+            found: dict[str, Any] = {}
+            try:
+                for row, end in rows_from(log, buckets[index - 1].end if index else 0):
+                    if end > buckets[index].end:
+                        break
+                    found = row if row.get(name) else found
+            except OSError as failure:
+                raise storage_error(failure, log) from failure
+            return found
+    return {}
+
+
 def _row(line: bytes) -> dict[str, Any] | None:
     if not line.endswith(b"\n"):
         return None

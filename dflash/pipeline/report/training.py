@@ -9,7 +9,7 @@ from typing import Any
 from dflash.pipeline.report.charts import Point, Series, bars, chart, grouped
 from dflash.pipeline.report.contents import Training, counterpart
 from dflash.pipeline.report.parts import table
-from dflash.training.sampling import Bucket
+from dflash.training.sampling import Bucket, flat
 
 _ONE, _TWO = "var(--one)", "var(--two)"
 _FEW = 40
@@ -19,25 +19,31 @@ _FEW = 40
 def curves(training: Training, record: Mapping[str, Any]) -> str:
     """A chart for each figure that the log has."""
     buckets, last = training.samples.buckets, training.samples.last
+    held_out = training.measured.get("heldout")
+    held_out = held_out if isinstance(held_out, Mapping) else {}
+    ends = {**dict(flat(held_out, "heldout.")), **dict(flat(last))}
     length = counterpart(record, training.step, "evaluate").get("acceptance_length")
     level = ("decoded", float(length)) if length is not None else None
     both = [("training", "", _ONE, False), ("held out", "heldout.", _TWO, True)]
 
     def drawn(title: str, name: str, level: tuple[str, float] | None = None) -> str:
-        lines = [Series(word, points(buckets, within + name), colour, dots) for word, within, colour, dots in both]
+        lines = [line(word, within + name, colour, dots) for word, within, colour, dots in both]
         return chart(title, lines, level)
+
+    def line(word: str, name: str, colour: str = _ONE, dots: bool = False) -> Series:
+        return Series(word, points(buckets, name), colour, dots, ends.get(name))
 
     charts = [
         drawn("Loss", "loss"),
         drawn("Acceptance length, simulated", "accept_len", level),
-        chart("Accuracy by position, over steps", _by_position(buckets)),
+        chart("Accuracy by position, over steps", _by_position(buckets, ends)),
         bars(
             "Accuracy by position, last",
-            [("training", _ONE, _shares(last.get("accuracy"))), ("held out", _TWO, _held_out(buckets))],
+            [("training", _ONE, _shares(last.get("accuracy"))), ("held out", _TWO, _shares(held_out.get("accuracy")))],
         ),
-        chart("Tokens a second", [Series("all workers", points(buckets, "tokens_per_s"))]),
-        chart("Learning rate", [Series("rate", points(buckets, "lr"))]),
-        chart("Gradient norm", [Series("norm", points(buckets, "grad_norm"))]),
+        chart("Tokens a second", [line("all workers", "tokens_per_s")]),
+        chart("Learning rate", [line("rate", "lr")]),
+        chart("Gradient norm", [line("norm", "grad_norm")]),
         chart("GPU memory, GB", _by_worker(buckets, training.roles)),
         _roles(training),
     ]
@@ -78,7 +84,7 @@ def _roles(training: Training) -> str:
     return f'<div class="card wide"><h3>By role</h3>{table(names, rows, numbers=(1, 2, 4))}</div>'
 
 
-def _by_position(buckets: Sequence[Bucket]) -> list[Series]:
+def _by_position(buckets: Sequence[Bucket], ends: Mapping[str, float]) -> list[Series]:
     """A line for each position, from one colour to the other; without bands, which would hide each other."""
     names = sorted({name for each in buckets for name in each.figures if name.startswith("accuracy.")}, key=_place)
     return [
@@ -86,6 +92,7 @@ def _by_position(buckets: Sequence[Bucket]) -> list[Series]:
             f"{_place(name) + 1}",
             [replace(each, least=each.mean, most=each.mean) for each in grouped(points(buckets, name), _FEW)],
             f"color-mix(in oklab, var(--two) {100 * index // max(1, len(names) - 1)}%, var(--one))",
+            end=ends.get(name),
         )
         for index, name in enumerate(names)
     ]
@@ -119,12 +126,6 @@ def _range(values: Sequence[float]) -> str:
 
 def _place(name: str) -> int:
     return int(name.rpartition(".")[2])
-
-
-def _held_out(buckets: Sequence[Bucket]) -> list[float]:
-    """The accuracy on held-out rows when it was last measured."""
-    found = ([v.mean for k, v in each.figures.items() if k.startswith("heldout.accuracy.")] for each in buckets[::-1])
-    return next(filter(None, found), [])
 
 
 def _shares(values: Any) -> list[float]:
