@@ -138,6 +138,8 @@ def show_comparison(found: Comparison, stream: TextIO | None = None) -> None:
             cells = [value for name in names for value in met.figures.get(name, (None, None))]
             table.add_row(f"{met.step:,}", *("" if value is None else f"{value:.6g}" for value in cells))
         console.print(Text(f"\n{training}, at equal steps"), table)
+    for training in found.shared:
+        console.print(Text(f"\n{training}: both have the same log, as one went on with the other's or found it made"))
     if not found.differences:
         console.print("\nBoth were made from the same, as far as both records know.")
         return

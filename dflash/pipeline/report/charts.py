@@ -33,12 +33,19 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """A line: its name, its points in the order of steps, a CSS colour, and whether each point has a dot of its own."""
+    """A line: its name, its points in the order of steps, a CSS colour, whether each point has a dot of its own, and
+    its last value where that is known: the last point may stand for many steps."""
 
     name: str
     points: Sequence[Point]
     colour: str = "var(--one)"
     dots: bool = False
+    end: float | None = None
+
+    @property
+    def last(self) -> float:
+        """The last value, or the mean at the last steps."""
+        return self.points[-1].mean if self.end is None else self.end
 
 
 def chart(title: str, series: Sequence[Series], level: tuple[str, float] | None = None) -> str:
@@ -64,7 +71,7 @@ def chart(title: str, series: Sequence[Series], level: tuple[str, float] | None 
         parts += _line(each, at)
     parts += _hints(series, left, right)
     columns = [tick for tick in ticks(left, right, 4) if left <= tick <= right and tick == int(tick)]
-    keys = [_key(each.colour, each.name, each.points[-1].mean) for each in series]
+    keys = [_key(each.colour, each.name, each.last) for each in series]
     keys += [_key("", level[0], level[1], "dashed")] if level else []
     return _figure(
         title,
@@ -208,7 +215,7 @@ def _summary(title: str, series: Sequence[Series], level: tuple[str, float] | No
         least, most = min(point.least for point in each.points), max(point.most for point in each.points)
         first, last = each.points[0], each.points[-1]
         told.append(
-            f"{each.name} from {short(first.mean)} at step {first.first:,} to {short(last.mean)} at step {last.last:,},"
+            f"{each.name} from {short(first.mean)} at step {first.first:,} to {short(each.last)} at step {last.last:,},"
             f" between {short(least)} and {short(most)}"
         )
     told += [f"{level[0]} {short(level[1])}"] if level else []

@@ -121,12 +121,13 @@ def differences(found: Sequence[Difference]) -> str:
     if not found:
         return "<p>It was made from the same, as far as both records know.</p>"
     rows = [
-        f'<tr><td class="mono">{escape(each.field)}</td><td class="mono">{escape(_value(each.old))}</td>'
+        f'<tr><td class="mono">{escape(each.field)}</td><td class="{each.severity}">{each.severity}</td>'
+        f'<td class="mono">{escape(_value(each.old))}</td>'
         f'<td class="mono">{escape(_value(each.new))}</td><td class="why">{escape(each.cause)}</td></tr>'
         for each in found[:_MOST]
     ]
     more = f'<p class="lead">and {len(found) - _MOST} more</p>' if len(found) > _MOST else ""
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("field", "before", "now", "what it means"))
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("field", "severity", "before", "now", "what it means"))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
 
 

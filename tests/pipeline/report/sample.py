@@ -23,6 +23,8 @@ def step(name: str, kind: str, status: str, *attempts: dict[str, Any], **more: A
     return {
         "name": name,
         "kind": kind,
+        "host": None,
+        "launcher": None,
         "status": status,
         "started": attempts[0]["started"] if attempts else None,
         "seconds": sum(each["seconds"] for each in attempts),
@@ -97,6 +99,7 @@ RECORD: dict[str, Any] = {
             attempt(1, 84.0, 30.0, "failed", "lost"),
             attempt(2, 124.0, 171.0, "ok"),
             result=TRAINED,
+            launcher={"kind": "torchrun", "port": 29400},
         ),
         step("evaluate", "evaluate", "ok", attempt(1, 296.0, 16.0, "ok"), result=EVALUATED),
         step("export", "export", "skipped"),
@@ -121,7 +124,10 @@ def matrix_record() -> dict[str, Any]:
 
 OLD: dict[str, Any] = {
     **{name: value for name, value in RECORD.items() if name != "provenance"},
-    "steps": [{k: v for k, v in each.items() if k not in ("started", "attempts", "host")} for each in RECORD["steps"]],
+    "steps": [
+        {k: v for k, v in each.items() if k not in ("started", "attempts", "host", "launcher")}
+        for each in RECORD["steps"]
+    ],
 }
 """A record from before attempts and provenance were noted."""
 
@@ -155,7 +161,8 @@ def contents(record: dict[str, Any] = RECORD, found: list[dict[str, Any]] | None
     found = rows() if found is None else found
     training = next(each for each in record["steps"] if each["kind"] == "train")
     roles = {"target": range(2), "drafter": range(2, 3)}
-    trainings = [Training(training, samples(found), roles)] if found else []
+    measured = next((each for each in reversed(found) if each.get("heldout")), {})
+    trainings = [Training(training, samples(found), roles, measured)] if found else []
     spans = {
         each["name"]: [Span(a["started"], a["seconds"], a["status"]) for a in each.get("attempts", ())]
         for each in record["steps"]

@@ -79,14 +79,24 @@ def test_each_role_has_its_share_of_tokens_and_its_memory():
     cells = re.findall(r"<tr><td>(targets|drafter)</td>(.*?)</tr>", html)
     assert [(role, re.findall("<td.*?>(.*?)</td>", more)) for role, more in cells] == [
         ("targets", ["2", "510", "60.5 to 61.0 GB", "4.4 s"]),
-        ("drafter", ["1", "1,020", "40.2 to 40.2 GB", "1.3 s"]),
+        ("drafter", ["1", "1,020", "40.2 GB", "1.3 s"]),
     ]
+
+
+def test_memory_that_only_the_first_drafter_knew_is_said_to_be_its_own():
+    """Workers that are processes know their own."""
+    known = samples([{**each, "gpu_gb": [84.25]} for each in rows()])
+    roles = {"target": range(1), "drafter": range(1, 4)}
+    html = whole(page(Contents(RECORD, [Training(RECORD["steps"][2], known, roles)])))
+    cells = re.findall("<tr><td>(target|drafters)</td>(?:<td.*?</td>){2}<td.*?>(.*?)</td>", html)
+    assert cells == [("target", ""), ("drafters", "84.2 GB, the first of them")]
+    assert re.findall("GPU memory, GB</h3><ul>.*?</i>(.*?) <b>", html) == ["first drafter"]
 
 
 def test_an_attempt_that_failed_is_told_with_its_reason():
     html = page(contents())
     assert "attempt 1 failed after 30 s: step train: &lt;its&gt; machine was lost" in html
-    assert 'aria-label="train on local: ok in 2 attempts, 3:21"' in html
+    assert 'aria-label="train on local, torchrun: ok in 2 attempts, 3:21"' in html
     assert 'aria-label="check on gpu1: ok, 2.1 s"' in html
 
 
@@ -101,7 +111,9 @@ def test_differences_from_the_run_before_are_told_with_their_cause():
     found = [Difference("environment.torch", "2.12.0", "2.13.0", "blocking", "another torch: other kernels")]
     previous = {**RECORD, "id": "20261128T100000-local", "wall_s": 156.2}
     html = whole(page(contents(previous=previous, differences=found)))
-    assert re.search("environment.torch</td>.*2.12.0.*2.13.0.*another torch: other kernels", html)
+    assert re.search(
+        "environment.torch</td><td class=.blocking.>blocking</td>.*2.12.0.*2.13.0.*another torch: other kernels", html
+    )
     assert "20261128T100000-local, which was ok" in html
     assert re.search("wall time</td><td[^>]*>2:36</td><td[^>]*>5:12</td><td[^>]*>.100.0%", html)
     assert "made from the same" in page(contents(previous=previous))
