@@ -63,7 +63,8 @@ def begun(plan: Plan, root: Path, kinds: str, known: Mapping[str, Any]) -> dict[
 
 
 def add(provenance: dict[str, Any], step: str, done: Done, folder: Path) -> None:
-    """What a finished step's process saw, and what it made, whether it ran in this run or before. Raises OSError."""
+    """What a finished step's process saw, and what it made in its `folder` of a root's work, whether it ran in this run
+    or before."""
     observed = done.observed
     if observed:
         provenance["libraries"][step] = observed["libraries"]
@@ -75,9 +76,10 @@ def add(provenance: dict[str, Any], step: str, done: Done, folder: Path) -> None
         provenance["environment"] |= {"torch_config": torch["config"]}
     if "hit_rate" in done.result:
         provenance["cache"][step] = {name: done.result.get(name) for name in _CACHE}
-    provenance["artifacts"][step] = artifacts(folder, done)
-    if rows := metrics(folder):
-        provenance["metrics"][step] = rows
+    with Hashes(folder.parents[2]) as hashes:
+        provenance["artifacts"][step] = artifacts(folder, done, hashes)
+        if rows := metrics(folder, hashes):
+            provenance["metrics"][step] = rows
 
 
 def _config(plan: Plan, kinds: str) -> dict[str, Any]:
