@@ -42,6 +42,12 @@ def taken(names: Iterable[str], environ: Mapping[str, str], where: str | None = 
     return found
 
 
+def redaction_of(steps: Iterable[Step], environ: Mapping[str, str]) -> Redaction:
+    """What hides the secrets that `steps` name, as far as they are set."""
+    names = {name for step in steps for name in step.secrets}
+    return Redaction(environ[name] for name in sorted(names) if environ.get(name))
+
+
 class Redaction:
     """Replaces secret values by `***`: as they are, line by line, escaped, in base64 and as part of an address."""
 
@@ -53,6 +59,10 @@ class Redaction:
 
     def __bool__(self) -> bool:
         return bool(self._forms)
+
+    def finds(self, data: bytes) -> bool:
+        """Whether a secret shows in it."""
+        return any(form in data for form in self._forms)
 
     def value(self, value: Any) -> Any:
         """A plain JSON value with every text in it redacted, names of a map too. Numbers stay."""
