@@ -43,9 +43,10 @@ def taken(names: Iterable[str], environ: Mapping[str, str], where: str | None = 
 
 
 def redaction_of(steps: Iterable[Step], environ: Mapping[str, str]) -> Redaction:
-    """What hides the secrets that `steps` name, as far as they are set."""
-    names = {name for step in steps for name in step.secrets}
-    return Redaction(environ[name] for name in sorted(names) if environ.get(name))
+    """What hides the secrets that `steps` name, as far as they are set, and long enough: of a step that does not run
+    nothing is checked, and one letter would be replaced all over what others say."""
+    values = (environ.get(name, "") for name in sorted({name for step in steps for name in step.secrets}))
+    return Redaction(value for value in values if len(value) >= SHORTEST)
 
 
 class Redaction:

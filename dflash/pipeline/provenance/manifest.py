@@ -63,8 +63,7 @@ def begun(plan: Plan, root: Path, kinds: str, known: Mapping[str, Any]) -> dict[
 
 
 def add(provenance: dict[str, Any], step: str, done: Done, folder: Path) -> None:
-    """What a finished step's process saw, and what it made in its `folder` of a root's work, whether it ran in this run
-    or before."""
+    """What a finished step's process saw, and what it made, whether it ran in this run or before. Raises OSError."""
     observed = done.observed
     if observed:
         provenance["libraries"][step] = observed["libraries"]
