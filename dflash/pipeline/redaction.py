@@ -61,10 +61,6 @@ class Redaction:
     def __bool__(self) -> bool:
         return bool(self._forms)
 
-    def finds(self, data: bytes) -> bool:
-        """Whether a secret shows in it."""
-        return any(form in data for form in self._forms)
-
     def value(self, value: Any) -> Any:
         """A plain JSON value with every text in it redacted, names of a map too. Numbers stay."""
         if self._text is None:
@@ -88,12 +84,16 @@ class Redaction:
         if rest:
             yield self._bytes.sub(MASK.encode(), rest) if self._bytes else rest
 
+    def finds(self, data: bytes) -> bool:
+        """Whether a secret shows in it."""
+        return any(form in data for form in self._forms)
+
     def _split(self, data: bytes) -> tuple[bytes, bytes]:
         """`data` redacted as far as that can be decided, and the rest, which a secret may begin in."""
         if self._bytes is None:
             return data, b""
         held = self._beginning(data, 0)
-        if not any(form in data for form in self._forms):  # nine times as fast as the pattern
+        if not self.finds(data):  # nine times as fast as the pattern
             return data[:held], data[held:]
         pieces, place = [], 0
         for match in self._bytes.finditer(data):
