@@ -39,7 +39,7 @@ from dflash.pipeline.lock import Owner
 from dflash.pipeline.machines import machines_of
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.record import Sender, new_record, new_run
-from dflash.pipeline.redaction import secrets_of, taken
+from dflash.pipeline.redaction import redaction_of, secrets_of, taken
 from dflash.pipeline.request import request_of
 from dflash.pipeline.schema import Pipeline
 from dflash.pipeline.source import Origin, snapshot
@@ -264,7 +264,8 @@ def owner() -> str:
 
 
 def _write(ready: Ready, errand: Errand, folder: Path) -> None:
-    origin = replace(ready.origin, digest=PurePosixPath(errand.source).name)
+    secrets = redaction_of([each.step for each in ready.plan.steps], os.environ)
+    origin = replace(ready.origin, digest=PurePosixPath(errand.source).name).without(secrets)
     origin.keep(folder)
     write_json(folder / "plan.json", ready.plan.as_json())
     errand.write(folder)

@@ -42,6 +42,13 @@ def taken(names: Iterable[str], environ: Mapping[str, str], where: str | None = 
     return found
 
 
+def redaction_of(steps: Iterable[Step], environ: Mapping[str, str]) -> Redaction:
+    """What hides the secrets that `steps` name, as far as they are set, and long enough: of a step that does not run
+    nothing is checked, and one letter would be replaced all over what others say."""
+    values = (environ.get(name, "") for name in sorted({name for step in steps for name in step.secrets}))
+    return Redaction(value for value in values if len(value) >= SHORTEST)
+
+
 class Redaction:
     """Replaces secret values by `***`: as they are, line by line, escaped, in base64 and as part of an address."""
 
@@ -77,12 +84,16 @@ class Redaction:
         if rest:
             yield self._bytes.sub(MASK.encode(), rest) if self._bytes else rest
 
+    def finds(self, data: bytes) -> bool:
+        """Whether a secret shows in it."""
+        return any(form in data for form in self._forms)
+
     def _split(self, data: bytes) -> tuple[bytes, bytes]:
         """`data` redacted as far as that can be decided, and the rest, which a secret may begin in."""
         if self._bytes is None:
             return data, b""
         held = self._beginning(data, 0)
-        if not any(form in data for form in self._forms):  # nine times as fast as the pattern
+        if not self.finds(data):  # nine times as fast as the pattern
             return data[:held], data[held:]
         pieces, place = [], 0
         for match in self._bytes.finditer(data):

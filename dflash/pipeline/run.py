@@ -27,7 +27,7 @@ from dflash.pipeline.plan import Plan, PlannedStep, decide
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.provenance import lines, manifest
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
-from dflash.pipeline.redaction import Redaction, secrets_of
+from dflash.pipeline.redaction import Redaction, redaction_of, secrets_of
 from dflash.pipeline.report.writing import write_report
 from dflash.pipeline.request import FILE
 from dflash.pipeline.schema import Step
@@ -161,7 +161,6 @@ class _Run:
 
     def _attempts(self) -> Attempts:
         hidden = frozenset(name for each in self.plan.steps for name in each.step.secrets)
-        redaction = Redaction(os.environ[name] for name in sorted(hidden) if os.environ.get(name))
         return Attempts(
             folder=self.folder,
             lock=self.lock,
@@ -169,12 +168,15 @@ class _Run:
             view=self.view,
             stops=self.stops,
             memory=self.memory,
-            redaction=redaction,
+            redaction=self._redaction(),
             hidden=hidden,
             save=self._save,
             closing=self.closing,
             is_told_once=self.sender is not None,  # ./inv stop tells a runner once
         )
+
+    def _redaction(self) -> Redaction:
+        return redaction_of([each.step for each in self.plan.steps], os.environ)
 
     def _finish(self) -> Outcome:
         whole = all(entry["status"] in _SETTLED for entry in self.record["steps"])
@@ -278,7 +280,7 @@ class _Run:
             known["source"] = {"commit": self.sender.commit, "dirty": self.sender.dirty}
         elif "source" not in known:
             named = [files_named(each.name)[0] for step in self.plan.pipeline.steps for each in belongings_of(step)]
-            found = origin(without=[path for files in named for path in files.values()])
+            found = origin(without=[path for files in named for path in files.values()]).without(self._redaction())
             found.keep(self.folder)
             known["source"] = found.to_json()
         return known

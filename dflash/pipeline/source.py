@@ -10,7 +10,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from dflash.errors import DataError, DFlashError, UsageError, storage_error
 from dflash.hosts import unpacking
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.provenance.variables import without_credentials
+from dflash.pipeline.redaction import Redaction
 
 MOST_BYTES = 64_000_000
 """A checkout larger than this holds something that is no source."""
@@ -49,6 +50,10 @@ class Origin:
         patch = hashlib.sha256(self.patch).hexdigest() if self.patch else None
         told = {"commit": self.commit, "remote": self.remote, "dirty": self.dirty}
         return {**told, "patch": patch, "digest": self.digest}
+
+    def without(self, secrets: Redaction) -> Origin:
+        """The same, its patch not kept where one of `secrets` shows in it, as in a file that nothing ignores."""
+        return replace(self, patch=None) if self.patch and secrets.finds(self.patch) else self
 
     def keep(self, folder: Path) -> None:
         """Write it into a run's folder: source.json and, where something was changed, source.patch. Raises OSError."""

@@ -3,6 +3,7 @@ wherever and whenever the same was made."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.pipeline.files import canonical
+from dflash.pipeline.provenance.hashes import Hashes
 from dflash.pipeline.store import Done
 
 METRICS = "metrics.jsonl"
@@ -19,13 +21,16 @@ _TENSORS = ".safetensors"
 _PIECE = 1 << 20
 
 
-def artifacts(folder: Path, done: Done) -> dict[str, dict[str, str]]:
-    """By path, {"sha256": of the file, "tensors": of the tensors in a safetensors file}. Raises OSError."""
+def artifacts(folder: Path, done: Done, hashes: Hashes) -> dict[str, dict[str, str]]:
+    """By path, {"sha256": of the file, "tensors": of the tensors in a safetensors file}; without the second where the
+    file is a link, which is known by its target, or can not be read."""
     found = {}
     for output in done.outputs:
         found[output.path] = {"sha256": output.sha256}
-        if output.path.endswith(_TENSORS):
-            found[output.path]["tensors"] = tensors_digest(folder / output.path)
+        path = folder / output.path
+        if output.path.endswith(_TENSORS) and not path.is_symlink():
+            with contextlib.suppress(OSError):
+                found[output.path]["tensors"] = hashes.digest(path, "tensors", tensors_digest)
     return found
 
 
@@ -54,12 +59,22 @@ def tensors_digest(path: Path) -> str:
     return state.hexdigest()
 
 
-def metrics(folder: Path) -> dict[str, Any] | None:
-    """{"rows": how many, "digest": a hash of what they say} of a step's metrics, or None. Raises OSError."""
-    if not (folder / METRICS).is_file():
+def metrics(folder: Path, hashes: Hashes | None = None) -> dict[str, Any] | None:
+    """{"rows": how many, "digest": a hash of what they say} of a step's metrics; None where there are none, or they can
+    not be read. With `hashes` they are read only if they may have changed."""
+    file = folder / METRICS
+    try:
+        said = hashes.digest(file, f"rows of {COMPARED}", _rows) if hashes else _rows(file)
+    except OSError:
         return None
+    rows, found = said.split()
+    return {"rows": int(rows), "digest": found, "file": METRICS}
+
+
+def _rows(path: Path) -> str:
+    """How many rows there are, and a hash of what they say."""
     count, state = 0, hashlib.sha256()
-    with (folder / METRICS).open("rb") as file:  # line by line: a long training has millions
+    with path.open("rb") as file:  # line by line: a long training has millions
         for line in file:
             try:
                 row = json.loads(line)
@@ -68,7 +83,7 @@ def metrics(folder: Path) -> dict[str, Any] | None:
             if isinstance(row, dict):
                 count += 1
                 state.update(json.dumps(compared(row), sort_keys=True).encode() + b"\n")
-    return {"rows": count, "digest": state.hexdigest(), "file": METRICS}
+    return f"{count} {state.hexdigest()}"
 
 
 def compared(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""SHA-256 of files that seldom change, remembered by all that tells when one has: a library or a model's weights are
-read once, not once a run."""
+"""SHA-256 of files that seldom change, and other digests of them, remembered by all that tells when one has changed: a
+library, a model's weights or a long training's metrics are read once, not once a run."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -36,19 +37,26 @@ class Hashes:
         self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._is_new:
-            there = {path: each for path, each in self._known.items() if os.path.exists(path)}
+            there = {key: each for key, each in self._known.items() if os.path.exists(key.partition("\0")[0])}
             with contextlib.suppress(OSError):
                 write_json(self._file, there)
 
     def of(self, path: str | Path) -> str:
         """The SHA-256 of a file in hex. Raises OSError."""
-        name = os.path.realpath(path)
+        return self._remembered(os.path.realpath(path), "", sha256)
+
+    def digest(self, path: str | Path, way: str, make: Callable[[Path], str]) -> str:
+        """What `make` says of a file; `way` names how it does that, and changes with it. Raises OSError, or what `make`
+        does."""
+        return self._remembered(os.path.realpath(path), f"\0{way}", make)
+
+    def _remembered(self, name: str, way: str, make: Callable[[Path], str]) -> str:
         status = os.stat(name)
         signature = [status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
-        known = self._known.get(name)
+        known = self._known.get(name + way)
         if isinstance(known, list) and known[:-1] == signature and isinstance(known[-1], str):
             return known[-1]
-        found = sha256(Path(name))
-        self._known[name] = [*signature, found]
+        found = make(Path(name))
+        self._known[name + way] = [*signature, found]
         self._is_new = True
         return found

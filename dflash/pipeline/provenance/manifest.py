@@ -76,9 +76,10 @@ def add(provenance: dict[str, Any], step: str, done: Done, folder: Path) -> None
         provenance["environment"] |= {"torch_config": torch["config"]}
     if "hit_rate" in done.result:
         provenance["cache"][step] = {name: done.result.get(name) for name in _CACHE}
-    provenance["artifacts"][step] = artifacts(folder, done)
-    if rows := metrics(folder):
-        provenance["metrics"][step] = rows
+    with Hashes(folder.parents[2]) as hashes:
+        provenance["artifacts"][step] = artifacts(folder, done, hashes)
+        if rows := metrics(folder, hashes):
+            provenance["metrics"][step] = rows
 
 
 def _config(plan: Plan, kinds: str, text: str | None) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from dflash.pipeline.provenance.environment import environment
 from dflash.pipeline.provenance.lines import kept
 from dflash.pipeline.provenance.manifest import begun
 from dflash.pipeline.record import Sender, load_record
+from dflash.pipeline.redaction import Redaction
 from dflash.pipeline.request import planned, request_of
 from dflash.pipeline.restoring import restored
 from dflash.pipeline.run import execute
-from dflash.pipeline.source import origin, origin_of
+from dflash.pipeline.source import Origin, origin, origin_of
 from dflash.pipeline.view import Lines
 from tests.pipeline.lab import SAMPLE, SAMPLE_KINDS, Lab
 
@@ -73,15 +74,6 @@ def test_data_is_known_by_its_content_and_overrides_as_they_were_given(lab: Lab,
     assert made["data"] == {"target": {"corpus": digest, "corpus.txt": digest}}
     assert made["config"]["overrides"] == ["train.steps=7"]
     assert made["config"]["steps"]["train"]["steps"] == 7
-
-
-def test_files_that_a_step_declares_are_data_also_where_a_folder_is_named(lab: Lab):
-    folder = lab.root / "in [1]"
-    (folder / "deep").mkdir(parents=True)
-    (folder / "deep" / "one.txt").write_text("1")
-    lab.file.write_text(f"name: s\nsteps:\n  - name: w\n    uses: work\n    inputs: ['{folder}']\n")
-    made = begun(lab.plan(), lab.root, "kinds", {})
-    assert made["data"] == {"w": {str(folder / "deep" / "one.txt"): hashlib.sha256(b"1").hexdigest()}}
 
 
 ONE = "name: one\nsteps:\n  - {name: target, uses: target}\n"
@@ -152,6 +144,25 @@ def test_a_remote_is_named_without_who_asks_there(tmp_path: Path):
         pass
 
 
+def test_a_secret_in_a_file_that_nothing_ignores_is_not_kept_with_the_source(tmp_path: Path):
+    patch = b"+HF_LOGIN=hunter22-secret\n"
+    made = Origin("c0ffee", patch).without(Redaction(["another-secret"]))
+    assert made.patch == patch
+    hidden = Origin("c0ffee", patch).without(Redaction(["hunter22-secret"]))
+    hidden.keep(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["source.json"]
+    assert (hidden.dirty, hidden.to_json()["patch"], origin_of(tmp_path).patch) == (True, None, None)
+
+
+def test_a_run_of_this_machine_hides_its_secrets_in_its_source(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_LOGIN", "hunter22-secret")
+    patch = Origin("c0ffee", b"+HF_LOGIN=hunter22-secret\n")
+    monkeypatch.setattr("dflash.pipeline.run.origin", lambda without: patch)
+    lab.file.write_text("name: s\nsteps:\n  - name: w\n    uses: work\n    secrets: [HF_LOGIN]\n")
+    assert lab.run().exit_code == 0
+    assert not (lab.runs()[0] / "source.patch").exists()
+
+
 def test_a_patch_that_was_changed_since_is_never_taken_for_the_runs(ran: Lab):
     place = ran.runs()[0]
     told = json.loads((place / "source.json").read_text())
@@ -171,3 +182,12 @@ def test_an_environment_is_named_by_the_declaration_whose_lock_it_has():
     assert found["name"] == "local"
     assert found["packages"]["torch"] == found["torch"]
     assert found["generation"] is None
+
+
+def test_files_that_a_step_declares_are_data_also_where_a_folder_is_named(lab: Lab):
+    folder = lab.root / "in [1]"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "one.txt").write_text("1")
+    lab.file.write_text(f"name: s\nsteps:\n  - name: w\n    uses: work\n    inputs: ['{folder}']\n")
+    made = begun(lab.plan(), lab.root, "kinds", {})
+    assert made["data"] == {"w": {str(folder / "deep" / "one.txt"): hashlib.sha256(b"1").hexdigest()}}

@@ -13,13 +13,15 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
-from dflash.pipeline.provenance.artifacts import tensors_digest
+from dflash.pipeline.provenance.artifacts import artifacts, metrics, tensors_digest
 from dflash.pipeline.provenance.environment import packages
 from dflash.pipeline.provenance.hashes import Hashes
 from dflash.pipeline.provenance.libraries import hashed, loaded
 from dflash.pipeline.provenance.machine import FACTS, VARIABLES, described
 from dflash.pipeline.provenance.observing import Observing
 from dflash.pipeline.provenance.variables import HIDDEN, kept, of_workers, without_credentials
+from dflash.pipeline.store import Done
+from dflash.pipeline.store import Output as Made
 from dflash.provision.fact import MISSING, Facts, Output
 
 MACHINES = Path(__file__).parents[2] / "data" / "machines"
@@ -69,6 +71,33 @@ def test_a_file_is_hashed_again_only_when_it_may_have_changed(tmp_path: Path, mo
     assert Hashes(tmp_path).of(file) != first
     (tmp_path / "work" / "hashes.json").write_text("{")
     assert Hashes(tmp_path).of(file) != first
+
+
+def test_what_a_step_made_is_read_once_and_what_can_not_be_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    save_file({"a": numpy.ones(4, dtype=numpy.int32)}, tmp_path / "a.safetensors")
+    (tmp_path / "link.safetensors").symlink_to(tmp_path / "gone")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
+    names = ("a.safetensors", "link.safetensors", "taken.safetensors")
+    outputs = tuple(Made(name, 1, name, 0) for name in names)
+    done = Done("k", "train", {}, {}, {}, outputs, 1.0, 0.0, "run")
+    with Hashes(tmp_path) as hashes:
+        made, rows = artifacts(tmp_path, done, hashes), metrics(tmp_path, hashes)
+    assert {name: set(made[name]) for name in names} == {
+        names[0]: {"sha256", "tensors"},
+        names[1]: {"sha256"},
+        names[2]: {"sha256"},
+    }
+    assert rows == metrics(tmp_path)
+    assert metrics(tmp_path / "gone") is None
+    with monkeypatch.context() as deaf, Hashes(tmp_path) as hashes:
+        for name in ("tensors_digest", "_rows"):
+            deaf.setattr(f"dflash.pipeline.provenance.artifacts.{name}", lambda path: "0 again")
+        assert (artifacts(tmp_path, done, hashes), metrics(tmp_path, hashes)) == (made, rows)
+        with (tmp_path / "metrics.jsonl").open("a") as log:
+            log.write('{"step": 2, "loss": 2.25}\n')
+        assert (metrics(tmp_path, hashes) or {})["digest"] == "again"
 
 
 def test_of_a_package_that_is_there_twice_the_one_that_is_imported_counts(
