@@ -273,7 +273,7 @@ def _write(ready: Ready, errand: Errand, folder: Path) -> None:
 
 def _variables(errand: Errand) -> dict[str, str]:
     """Compiled Python lies apart from the source and the generation, which are compared file by file. A generation
-    comes without any: each step would compile all of torch's again."""
-    if not errand.generation:
+    comes without any, and so does an image: each step would compile all of torch's again."""
+    if not errand.generation and not errand.lock:
         return {"PYTHONPATH": errand.source, "PYTHONDONTWRITEBYTECODE": "1"}
     return {"PYTHONPATH": errand.source, "PYTHONPYCACHEPREFIX": f"{errand.root}/pycache"}

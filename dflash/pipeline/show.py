@@ -13,6 +13,7 @@ from rich.text import Text
 from dflash.pipeline.figures import change, shown
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.policy import LEFT_OUT
+from dflash.pipeline.report.timeline import status_of
 from dflash.pipeline.view import clock, short_why
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def show_record(record: Mapping[str, Any], folder: str, stream: TextIO | None = 
         table.add_row(name, *host, state, clock(step["seconds"]), size, Text(why))
         attempts = step.get("attempts") or []
         for each in attempts if len(attempts) > 1 else ():
-            told = Text(f"attempt {each['number']}: {each.get('error') or each['status']}")
+            told = Text(f"attempt {each['number']}: {each.get('error') or status_of(step, each)}")
             table.add_row("", *[""] * bool(hosts), "", clock(each["seconds"] or 0), "", told, style="dim")
     console.print(table)
     if made_from := _made_from(record):

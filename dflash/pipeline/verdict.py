@@ -23,7 +23,8 @@ MARGIN = 2.0
 """A difference is noise up to this many times what two replays on the same machine differed by at that step, or before:
 two samples tell little of how far a third may lie."""
 
-_NOT_NUMBERS = ("step", "tokens")
+_EXACT = ("step", "tokens", "lr")
+"""Numbers that are decided, not computed: where they are others, it is another training."""
 _MEASURED = (".json", ".jsonl", ".log", ".md")
 """Files that say how long something took."""
 
@@ -91,12 +92,13 @@ def judged(old: Made, new: Made, differences: Sequence[Difference], others: Sequ
     if not pairs and not shared:
         return replace(whole, kind="not comparable", cause="neither metrics nor files are there of both")
     cause, field = _cause(differences)
+    alone = list(_only_one_has(old, new))
     for step, row, again in pairs:
         for name in _other(row, again):
-            kind: Kind = "within noise" if noise and _is_noise(pairs, noise) else "diverged"
+            kind: Kind = "within noise" if noise and not alone and _is_noise(pairs, noise) else "diverged"
             first = replace(whole, kind=kind, step=int(row["step"]), name=_label(step, name, old.rows))
             return replace(first, old=row.get(name), new=again.get(name), cause=cause, field=field)
-    if others_made := [name for name in shared if before[name] != after[name]] + list(_only_one_has(old, new)):
+    if others_made := [name for name in shared if before[name] != after[name]] + alone:
         return replace(whole, kind="diverged", name=others_made[0], cause=cause, field=field)
     return whole
 
@@ -112,11 +114,11 @@ def _only_one_has(old: Made, new: Made) -> Iterator[str]:
 
 
 def _paired(old: Rows, new: Rows) -> Iterator[tuple[str, Row, Row]]:
-    """Rows of the same step of the same training."""
+    """Rows of the same step of the same training. A row of a step of one's own may have no number of one."""
     for name in old:
-        again = {row.get("step"): row for row in new.get(name, ())}
+        again = {row["step"]: row for row in new.get(name, ()) if isinstance(row.get("step"), int)}
         for row in old[name]:
-            if row.get("step") in again:
+            if isinstance(row.get("step"), int) and row["step"] in again:
                 yield name, row, again[row["step"]]
 
 
@@ -165,10 +167,16 @@ def _noise(replays: Sequence[Made]) -> Noise:
 
 
 def _sizes(row: Row, again: Row) -> Iterator[tuple[str, float]]:
+    """How far each number of two rows is from the other; infinitely, where one has it and the other has not."""
     for name in COMPARED:
-        if name not in _NOT_NUMBERS:
-            pairs = zip(_numbers(row.get(name)), _numbers(again.get(name)), strict=False)
-            yield name, max((_apart(a, b) for a, b in pairs), default=0.0)
+        if name in _EXACT:
+            yield name, 0.0 if row.get(name) == again.get(name) else inf
+            continue
+        one, other = dict(_numbers(row.get(name))), dict(_numbers(again.get(name)))
+        if one.keys() != other.keys():
+            yield name, inf
+        else:
+            yield name, max((_apart(one[place], other[place]) for place in one), default=0.0)
 
 
 def _apart(a: float, b: float) -> float:
@@ -178,15 +186,16 @@ def _apart(a: float, b: float) -> float:
     return 0.0 if a == b else abs(a - b)
 
 
-def _numbers(value: Any) -> Iterator[float]:
+def _numbers(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], float]]:
+    """Each number in a value, and where in it it is."""
     if isinstance(value, int | float):
-        yield float(value)
+        yield place, float(value)
     elif isinstance(value, Mapping):
-        for name in sorted(value):
-            yield from _numbers(value[name])
+        for name, each in value.items():
+            yield from _numbers(each, (*place, name))
     elif isinstance(value, list):
-        for each in value:
-            yield from _numbers(each)
+        for index, each in enumerate(value):
+            yield from _numbers(each, (*place, index))
 
 
 def _is_noise(pairs: Sequence[tuple[str, Row, Row]], noise: Noise) -> bool:

@@ -190,7 +190,7 @@ def kept_buckets(log: Path) -> list[Bucket]:
     StorageError."""
     found: list[Bucket] = []
     try:
-        with log.open("rb") as file, samples_beside(log).open(encoding="utf-8") as kept:
+        with log.open("rb") as file, samples_beside(log).open("rb") as kept:
             for line in kept:
                 bucket = _bucket(line)
                 if bucket is None or not _follows(found, bucket) or not _ends_a_line(file, bucket.end):
@@ -236,8 +236,8 @@ def _row(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
-def _bucket(line: str) -> Bucket | None:
-    if not line.endswith("\n"):
+def _bucket(line: bytes) -> Bucket | None:
+    if not line.endswith(b"\n"):
         return None
     try:
         value = json.loads(line)

@@ -19,16 +19,16 @@ VERDICTS = yaml.safe_load((DATA / "verdict.yaml").read_text())
 
 
 def changed(record: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """A copy with other values at some paths. A name may have points in it, as a library's has."""
+    """A copy with other values at some paths. A name may have points in it, as a library's has, or a step's."""
     made = copy.deepcopy(record)
     for path, value in change.items():
-        place, words = made, path.split(".")
-        while len(words) > 1 and words[0] in place and isinstance(place[words[0]], dict):
-            place = place[words.pop(0)]
+        place, rest = made, path
+        while inner := next((name for name in place if rest.startswith(f"{name}.")), None):
+            place, rest = place[inner], rest.removeprefix(f"{inner}.")
         if value is None:
-            del place[".".join(words)]
+            del place[rest]
         else:
-            place[".".join(words)] = value
+            place[rest] = value
     return made
 
 
@@ -64,6 +64,32 @@ def test_the_first_line_that_is_another_is_named_where_it_can_be_told():
     different = [Difference("data.data.talk.jsonl", "a", "b", "blocking", "other data: talk.jsonl")]
     (told,) = with_lines(different, lambda step, name: first_other(old, new, step, name))
     assert told.cause == "other data: talk.jsonl, from line 3 on"
+
+
+def test_the_first_other_line_of_a_step_of_a_matrix_is_found_though_its_name_has_points():
+    asked = {("data@lr=0.001", "talk.jsonl"): 7}
+    different = [Difference("data.data@lr=0.001.talk.jsonl", "a", "b", "blocking", "other data: talk.jsonl")]
+    (told,) = with_lines(different, lambda step, name: asked.get((step, name)))
+    assert told.cause == "other data: talk.jsonl, from line 7 on"
+
+
+def test_graphs_compiled_anew_for_processors_are_others_only_where_the_code_generated_for_them_is():
+    def record(snapshot: str, **files: str) -> dict[str, Any]:
+        made = {name.replace("_", "."): {"sha256": content} for name, content in files.items()}
+        config = {"steps": {"train": {"device": "cpu"}}}
+        return {
+            "provenance": {
+                "config": config,
+                "cache": {"prewarm": {"snapshot": snapshot}},
+                "artifacts": {"prewarm": made},
+            }
+        }
+
+    first = record("s1", ca_cpp="a", ca_so="in one folder")
+    assert compare(first, record("s2", ca_cpp="a", ca_so="in another")) == []
+    assert compare(first, record("s1", ca_cpp="a", ca_so="in one folder")) == []
+    (found,) = compare(first, record("s2", ca_cpp="b", ca_so="in another"))
+    assert (found.field, found.severity) == ("cache.prewarm.snapshot", "tolerable")
 
 
 def made(rows: list[dict[str, Any]], files: dict[str, Any], status: str = "ok") -> Made:

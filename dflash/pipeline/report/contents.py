@@ -64,6 +64,17 @@ def metrics_of(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -
     return fetched if fetched.exists() else here
 
 
+def counterpart(record: Mapping[str, Any], step: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The result of the step of another kind that goes with this one: of the same combination of a matrix, as both
+    names say. Empty where it has none, or where that can not be told, as there are several of either kind."""
+    _, _, combination = step["name"].partition("@")
+    alike = [each for each in record["steps"] if each["name"].partition("@")[2] == combination]
+    others = [each for each in alike if each["kind"] == kind]
+    if len(others) != 1 or sum(each["kind"] == step["kind"] for each in alike) != 1:
+        return {}
+    return others[0]["result"] or {}
+
+
 def before(root: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
     """The newest run of the same pipeline that is older than this one. Raises StorageError."""
     known = runs(root)

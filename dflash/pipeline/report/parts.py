@@ -9,6 +9,7 @@ from typing import Any
 from dflash.pipeline.comparing import Difference
 from dflash.pipeline.figures import change, paired, shown
 from dflash.pipeline.report.charts import bars
+from dflash.pipeline.report.timeline import status_of
 from dflash.pipeline.view import clock
 
 _MOST = 40
@@ -58,7 +59,8 @@ def _reasons(step: Mapping[str, Any]) -> Iterator[str]:
     attempts = step.get("attempts") or []
     for each in attempts if len(attempts) > 1 else ():
         told = f": {each['error']}" if each.get("error") else ""
-        yield f"attempt {each['number']} {each['status']} after {clock(each['seconds'] or 0)}{told}"
+        status, took = status_of(step, each), clock(each["seconds"] or 0)
+        yield f"attempt {each['number']} {status}" + (f" after {took}{told}" if status != "running" else "")
 
 
 def decoding(result: Mapping[str, Any]) -> str:

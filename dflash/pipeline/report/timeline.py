@@ -31,9 +31,15 @@ def spans_of(step: Mapping[str, Any], begun: float | None, until: float | None) 
             return []
         return [Span(started, _length(step, started, until), step["status"])]
     return [
-        Span(each["started"], _length(each, each["started"], until), each.get("status") or "running", _told(each))
+        Span(each["started"], _length(each, each["started"], until), status_of(step, each), _told(each))
         for each in attempts
     ]
+
+
+def status_of(step: Mapping[str, Any], attempt: Mapping[str, Any]) -> str:
+    """The status of an attempt at a step. One that is at work is noted as interrupted until it has ended."""
+    is_at_work = step["status"] == "running" and attempt is step["attempts"][-1]
+    return "running" if is_at_work else str(attempt["status"])
 
 
 def _length(what: Mapping[str, Any], started: float, until: float | None) -> float:

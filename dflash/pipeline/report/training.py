@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dflash.pipeline.report.charts import Point, Series, bars, chart, grouped
-from dflash.pipeline.report.contents import Training
+from dflash.pipeline.report.contents import Training, counterpart
 from dflash.pipeline.report.parts import table
 from dflash.training.sampling import Bucket
 
@@ -19,7 +19,7 @@ _FEW = 40
 def curves(training: Training, record: Mapping[str, Any]) -> str:
     """A chart for each figure that the log has."""
     buckets, last = training.samples.buckets, training.samples.last
-    length = record.get("acceptance_length")
+    length = counterpart(record, training.step, "evaluate").get("acceptance_length")
     level = ("decoded", float(length)) if length is not None else None
     both = [("training", "", _ONE, False), ("held out", "heldout.", _TWO, True)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy
@@ -13,6 +14,7 @@ import yaml
 from safetensors.numpy import save_file
 
 from dflash.pipeline.provenance.artifacts import tensors_digest
+from dflash.pipeline.provenance.environment import packages
 from dflash.pipeline.provenance.hashes import Hashes
 from dflash.pipeline.provenance.libraries import hashed, loaded
 from dflash.pipeline.provenance.machine import FACTS, VARIABLES, described
@@ -67,6 +69,17 @@ def test_a_file_is_hashed_again_only_when_it_may_have_changed(tmp_path: Path, mo
     assert Hashes(tmp_path).of(file) != first
     (tmp_path / "work" / "hashes.json").write_text("{")
     assert Hashes(tmp_path).of(file) != first
+
+
+def test_of_a_package_that_is_there_twice_the_one_that_is_imported_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for folder, version in (("first", "5.24.0"), ("second", "5.17.0")):
+        place = tmp_path / folder / f"there_twice-{version}.dist-info"
+        place.mkdir(parents=True)
+        (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: There_Twice\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second"), *sys.path])
+    assert packages()["there-twice"] == "5.24.0"
 
 
 def test_variables_are_kept_by_name_and_no_secret_with_them():
@@ -140,3 +153,21 @@ def test_what_a_launcher_gave_to_its_workers_is_seen_while_they_run(tmp_path: Pa
     assert found["workers"]["NCCL_MINE"] == HIDDEN
     assert "EDITOR" not in found["workers"]
     assert set(found["libraries"]) >= {"libc.so.6"}
+
+
+def test_nothing_is_noted_beside_a_step_that_is_asked_what_it_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    looking, most = [0], [0]
+
+    def look(pid: int) -> list[int]:
+        looking[0] += 1
+        most[0] = max(most[0], looking[0])
+        time.sleep(0.02)
+        looking[0] -= 1
+        return []
+
+    monkeypatch.setattr("dflash.pipeline.provenance.observing._FIRST_S", 0.0)
+    monkeypatch.setattr("dflash.pipeline.provenance.observing._descendants", look)
+    with Observing() as observing:
+        time.sleep(0.01)
+        observing.observed(tmp_path)
+    assert most == [1]

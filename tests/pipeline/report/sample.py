@@ -60,12 +60,13 @@ TRAINED = {
     "cache": {"autograd_hits": 6, "autograd_misses": 0},
 }
 EVALUATED = {
+    "acceptance_length": 2.41,
     "prompts": 24,
     "tokens": 3072,
     "speedup": 1.75,
     "plain_tokens_per_s": 262.0,
     "speculative_tokens_per_s": 459.0,
-    "accepted_by_slot": [0.61, 0.69, 0.9],
+    "accepted_by_slot": [0.61, 0.69, 0.9, None],
     "acceptance_by_prompt": [1.5, 8.0, 5.3],
 }
 RECORD: dict[str, Any] = {
@@ -101,6 +102,23 @@ RECORD: dict[str, Any] = {
         step("export", "export", "skipped"),
     ],
 }
+
+
+def matrix_record() -> dict[str, Any]:
+    """The same for two seeds; the first one's training failed."""
+    made: dict[str, list[Any]] = {
+        "prewarm": [PREWARM, PREWARM],
+        "train": [None, TRAINED],
+        "evaluate": [{**EVALUATED, "acceptance_length": 3.9}, {**EVALUATED, "acceptance_length": 1.2}],
+    }
+    found = [
+        step(f"{kind}@seed={seed}", kind, "ok" if result else "failed", attempt(1, 1.0, 2.0, "ok"), result=result)
+        for kind, results in made.items()
+        for seed, result in enumerate(results, 1)
+    ]
+    return {**RECORD, "acceptance_length": 1.2, "steps": found}
+
+
 OLD: dict[str, Any] = {
     **{name: value for name, value in RECORD.items() if name != "provenance"},
     "steps": [{k: v for k, v in each.items() if k not in ("started", "attempts", "host")} for each in RECORD["steps"]],

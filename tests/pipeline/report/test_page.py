@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from dflash.pipeline.comparing import Difference
+from dflash.pipeline.figures import figures
+from dflash.pipeline.report.contents import Contents, Training
 from dflash.pipeline.report.page import page
-from tests.pipeline.report.sample import OLD, RECORD, contents, rows
+from tests.pipeline.report.sample import OLD, RECORD, contents, matrix_record, rows, samples
 
 VOID = {"meta", "link", "br"}
 
@@ -111,6 +113,37 @@ def test_the_page_asks_nothing_of_a_network():
     assert not re.search(r"https?:|<script|@import|url\(", html)
     for part in ("prefers-color-scheme: dark", "width=device-width", "@media print"):
         assert part in html
+
+
+def test_of_a_matrix_each_combination_has_its_own_figures():
+    record = matrix_record()
+    trainings = [Training(each, samples(rows())) for each in record["steps"] if each["kind"] == "train"]
+    html = whole(page(Contents(record, trainings)))
+    assert re.findall("decoded <b>(.*?)</b>", html) == ["3.9", "1.2"]
+    assert re.findall("<b>(.*?)</b><span>acceptance length.*?: (.*?)</span>", html) == [
+        ("3.90", "evaluate@seed=1"),
+        ("1.20", "evaluate@seed=2"),
+    ]
+    cached = re.findall("Compile cache: prewarm@seed=(.)</h2>(.*?)</section>", html)
+    assert [(seed, "hits, misses in training" in section) for seed, section in cached] == [("1", False), ("2", True)]
+    assert "<h2>Decoding: evaluate@seed=1</h2>" in html
+    lengths = {each.name: each.value for each in figures(record) if "acceptance" in each.name}
+    assert lengths == {
+        "evaluate@seed=1.acceptance_length": 3.9,
+        "evaluate@seed=2.acceptance_length": 1.2,
+    }
+
+
+def test_of_several_evaluations_of_one_training_none_is_its_own():
+    evaluations = [{**RECORD["steps"][3], "name": name} for name in ("evaluate", "again")]
+    record = {**RECORD, "steps": [*RECORD["steps"][:3], *evaluations]}
+    assert "decoded <b>" not in page(contents(record))
+
+
+def test_a_pre_warm_of_nothing_is_no_tile():
+    nothing = {"graphs": 0, "hit_rate": 1.0}
+    record = {**RECORD, "steps": [{**RECORD["steps"][1], "result": nothing}, *RECORD["steps"][2:]]}
+    assert "hit the cache" not in page(contents(record))
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted", "ok"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
 
+from dflash.pipeline.report.parts import steps
 from dflash.pipeline.report.timeline import Span, spans_of, timeline
+from dflash.pipeline.show import show_record
 from tests.pipeline.report.sample import BEGUN, OLD, RECORD, attempt, step
 
 
@@ -21,9 +24,13 @@ def test_attempts_lie_where_they_were_and_say_how_they_ended():
 
 
 def test_what_still_runs_goes_on_until_now():
-    running = step("train", "train", "running", attempt(1, 0.0, 0.0, ""))
-    (span,) = spans_of(running, None, BEGUN + 30)
-    assert (span.seconds, span.status) == (30.0, "running")
+    tried = (attempt(1, 0.0, 10.0, "interrupted"), attempt(2, 20.0, 0.0, "interrupted"))
+    running = step("train", "train", "running", *tried)
+    spans = spans_of(running, None, BEGUN + 50)
+    assert [(span.seconds, span.status) for span in spans] == [(10.0, "interrupted"), (30.0, "running")]
+    assert "attempt 2 running<" in steps([running])
+    show_record({**RECORD, "status": "running", "steps": [running]}, "runs/it", stream := io.StringIO())
+    assert "attempt 2: running" in stream.getvalue()
 
 
 def test_a_step_of_an_old_record_began_when_its_event_says():
