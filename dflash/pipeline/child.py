@@ -229,6 +229,7 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
             launcher=launchers.from_json(spec["launcher"]),
             hosts=hosts,
             log=Path(spec["log"]),
+            env=spec["env"],
         )
     )
 

@@ -23,7 +23,7 @@ class StepInputs:
     (None without one). `inputs` and `results` hold, by kind, the output folder and the result of each needed
     step that the kind takes. `out` is the step's own folder: it keeps what an interrupted attempt left. `log` is the
     file that has what the step prints. `launcher` is the step's (launchers/config.py), and `hosts` are the machines
-    that the pipeline names.
+    that the pipeline names. `env` are the step's own variables, which this process has.
     """
 
     config: Any
@@ -36,6 +36,7 @@ class StepInputs:
     launcher: Any = None
     hosts: Mapping[str, Host] = field(default_factory=dict)
     log: Path = Path("/dev/null")
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

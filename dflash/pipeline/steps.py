@@ -103,7 +103,7 @@ def _train(step: StepInputs) -> Result:
     from dflash.pipeline.launchers.launcher import TrainingJob, launcher_for
 
     rows, heldout = step.inputs["data"] / ROWS, step.inputs["data"] / HELDOUT_ROWS
-    job = TrainingJob(step.config, _model(step), rows, heldout, step.out, cache, step.root)
+    job = TrainingJob(step.config, _model(step), rows, heldout, step.out, cache, step.root, step.env)
     try:
         return launcher_for(step.launcher, step.hosts).train(job, step.progress)
     except CompilationError:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dflash.compilation.cachekey import key_file, write_key
 from dflash.errors import CompilationError
 from dflash.pipeline.kinds import StepInputs
+from dflash.pipeline.launchers.launcher import TrainingJob
 from dflash.pipeline.steps import KINDS
-from dflash.progress import Silent
+from dflash.progress import Progress, Silent
 from dflash.training.config import PrewarmConfig, TargetConfig, TrainConfig
 from dflash.training.dataconfig import DataConfig
 from tests.training.small import CONFIG, rows
@@ -40,6 +42,23 @@ def test_a_training_that_left_the_closed_set_takes_back_that_its_cache_was_prove
     with pytest.raises(CompilationError):
         KINDS["train"].run(step)
     assert not key_file(cache).exists()
+
+
+def test_a_training_has_the_steps_own_variables_for_its_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    jobs: list[TrainingJob] = []
+
+    class Launcher:
+        def train(self, job: TrainingJob, progress: Progress) -> dict[str, Any]:
+            jobs.append(job)
+            return {}
+
+    monkeypatch.setattr("dflash.pipeline.launchers.launcher.launcher_for", lambda declared, hosts: Launcher())
+    for name in ("HF_HUB_OFFLINE", "HF_MODULES_CACHE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, "")  # put back what the step sets
+    inputs = dict.fromkeys(("target", "data", "prewarm"), tmp_path / "none")
+    own = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    KINDS["train"].run(StepInputs(CONFIG, inputs, {"target": {}}, tmp_path, tmp_path, Silent(), env=own))
+    assert jobs[0].env == own
 
 
 def test_what_this_machine_compiles_with_makes_the_pre_warm_run_again(monkeypatch: pytest.MonkeyPatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from dflash.training.config import TrainConfig
 class TrainingJob:
     """One training: a model folder as `target`, files of packed `rows` and `heldout` ones, the step's own folder `out`,
     whose checkpoints are gone on from, the compile `cache` that was proved for it, and the run's `root`, all of them
-    on the machine of the step."""
+    on the machine of the step. `env` are the step's own variables, which all workers have."""
 
     config: TrainConfig
     target: Path
@@ -26,6 +26,7 @@ class TrainingJob:
     out: Path
     cache: Path
     root: Path
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 class Launcher(Protocol):

@@ -79,7 +79,7 @@ class SeveralHosts:
             try:
                 for node, (connection, post) in enumerate(opened):
                     spec = self._spec(job, places[node], post, node, len(opened), address)
-                    environ = _environment(post, places[node]["cache"], interfaces[node])
+                    environ = environment_of(post, places[node]["cache"], interfaces[node], job.env)
                     _start(connection, members[node], spec, environ)
             except BaseException:
                 watch.end()
@@ -115,18 +115,17 @@ def _refuse_twice(hosts: Sequence[Host]) -> None:
         raise UsageError(what, where="launcher.hosts", cure="name each once; its gpus say how many workers it gets")
 
 
-def _environment(post: Post, cache: str, interface: str) -> dict[str, str]:
-    """The variables of a post's workers."""
+def environment_of(post: Post, cache: str, interface: str, own: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a post's workers, the step's `own` among them."""
     passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED)}
     # A host's own name often means its loopback, at which gloo would then listen in vain.
     found = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
     return {
+        **{"OMP_NUM_THREADS": "1", **found, **passed, **own},
         **post.environment,
-        **{"OMP_NUM_THREADS": "1", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[${rank}] "},
+        **{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[${rank}] "},
         **{"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_MODULES_CACHE": f"{post.root}/work/modules"},
         **cache_environment(Path(cache)),
-        **found,
-        **passed,
     }
 
 

@@ -22,7 +22,7 @@ from dflash.errors import DFlashError, OutOfMemory, StepFailed, UsageError
 from dflash.pipeline.files import write_text
 from dflash.pipeline.launchers.config import Slurm
 from dflash.pipeline.launchers.launcher import TrainingJob
-from dflash.pipeline.launchers.slurmqueue import SCRIPT, Job, Queue, first_death, lost, submission
+from dflash.pipeline.launchers.slurmqueue import ENDING, SCRIPT, Job, Queue, environment, first_death, lost, submission
 from dflash.progress import Metric, Progress
 from dflash.training.launching import ANSWERS_S, Told
 
@@ -57,13 +57,12 @@ class SlurmLauncher:
         write_text(request, json.dumps(fields))
         write_text(folder / "job.sh", SCRIPT)
         found = [str(_PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
-        queue = Queue(name_of(job.out), {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(found)})
+        environ = {"OMP_NUM_THREADS": "1", **environment(os.environ, job.env), "PYTHONPATH": os.pathsep.join(found)}
+        queue = Queue(name_of(job.out), environ)
         words = [sys.executable, "-m", "dflash.training.slurmtask", str(request)]
         command = submission(self._declared, queue.name, job.config, folder, words, stop)
         try:
-            number = queue.find()
-            if number:
-                progress.note(f"job {number} is there already")
+            number = _found(queue, progress)
             while True:
                 number = number or _submitted(queue, command, progress)
                 following = _Following(job, queue, number, folder, progress)
@@ -80,6 +79,22 @@ class SlurmLauncher:
 def name_of(out: Path) -> str:
     """The name of the jobs of the step in the folder `out`, by which they are found again."""
     return f"dflash-{hashlib.sha256(str(out.absolute()).encode()).hexdigest()[:12]}"
+
+
+def _found(queue: Queue, progress: Progress) -> str | None:
+    """The job of an attempt before that waits or runs. One that is just ending, as one does that was cancelled, is
+    waited for: it may be put back into the queue."""
+    ending: str | None = None
+    while found := queue.find():
+        number, state = found
+        if state != ENDING:
+            progress.note(f"job {number} is there already")
+            return number
+        if number != ending:
+            progress.note(f"job {number} is just ending: that is waited for")
+        ending = number
+        time.sleep(_ASKS_AT_THE_END_S)
+    return None
 
 
 def _submitted(queue: Queue, command: list[str], progress: Progress) -> str:
@@ -142,6 +157,7 @@ class _Following:
         self._standing, self._answered = standing, now
         if standing.restarts > before.restarts:
             self.note(f"job {self._number} was put back into the queue; it goes on from its last checkpoint")
+            self._told, self._hung_at = Told(self, hung=self._hangs), float("inf")  # what was told is over
         if standing.state == "PENDING" and standing.reason and standing.reason != before.reason:
             self.note(f"job {self._number} waits: {standing.reason}")
         if standing.state == "PENDING" and now - self._said > _SAYS_S:
@@ -159,10 +175,10 @@ class _Following:
             self._queue.cancel()
 
     def _outcome(self) -> dict[str, Any] | None:
+        if self._told.result is not None:  # a failure may be of a start before
+            return self._told.result
         if self._told.failure is not None:
             raise self._told.failure
-        if self._told.result is not None:
-            return self._told.result
         if self._told.waiting:
             raise self._told.hang(self._job.config)
         if self._stopped_at < float("inf"):

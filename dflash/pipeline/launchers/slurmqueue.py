@@ -16,6 +16,7 @@ from pathlib import Path
 from dflash.errors import StepFailed, UsageError
 from dflash.hosts.failures import HostError
 from dflash.pipeline.launchers.config import Slurm
+from dflash.pipeline.provenance.variables import HIDDEN, kept
 from dflash.training.config import Topology, TrainConfig
 
 SCRIPT = """\
@@ -41,6 +42,10 @@ ENDED = (
     "TIMEOUT",
 )
 """States (squeue(1), JOB STATE CODES) after which nothing comes; all others are on the way to one of these."""
+
+
+ENDING = "COMPLETING"
+"""Its workers are being ended: it is gone then, or put back into the queue."""
 
 
 @dataclass(frozen=True)
@@ -139,10 +144,20 @@ def workers_per_node(declared: Slurm, topology: Topology) -> int:
     return count
 
 
-def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for Slurm's programs: without what an allocation that this runs in says of itself, which they
-    would take for options."""
-    return {name: value for name, value in environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+_PASSED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|LIBRARY_PATH|CPATH|PYTHON\w+|(?:UCX|FI)_\w+|SLURM_CONF|SBATCH_\w+"
+)
+
+
+def environment(environ: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a job: what programs need, what changes how something is computed, and the step's `own`.
+
+    No more, since Slurm keeps it in files: so no secrets. And nothing of what an allocation that this runs in says of
+    itself, which Slurm's programs would take for options.
+    """
+    computing = {name: value for name, value in kept(environ).items() if value != HIDDEN}
+    around = {name: value for name, value in computing.items() if not name.startswith("SLURM_")}
+    return {name: value for name, value in environ.items() if _PASSED.fullmatch(name)} | around | dict(own)
 
 
 _UNREACHED = re.compile("contact slurm controller|Socket timed out|Connection refused")
@@ -152,7 +167,8 @@ class Queue:
     """The user's jobs of one `name`. Slurm knows those that have ended for minutes, and longer if it has accounting."""
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
-        self.name, self._environ = name, environment(environ)
+        """`environ` is that of jobs."""
+        self.name, self._environ = name, environ
         if not shutil.which("sbatch"):
             raise UsageError(
                 "this machine has no sbatch",
@@ -160,12 +176,14 @@ class Queue:
                 cure="start the run on a machine from which jobs are submitted, or choose another launcher",
             )
 
-    def find(self) -> str | None:
-        """The number of a job that waits or runs. Raises StepFailed: Slurm can not be reached."""
-        found = self._ask("squeue", "--me", "--noheader", f"--name={self.name}", "--format=%A")
+    def find(self) -> tuple[str, str] | None:
+        """The number and the state of a job that waits, runs or is just ending. Raises StepFailed: Slurm can not be
+        reached."""
+        found = self._ask("squeue", "--me", "--noheader", f"--name={self.name}", "--format=%A %T")
         if found.returncode:
             raise lost(f"Slurm can not be asked: {_line(found)}")
-        return next(iter(found.stdout.split()), None)
+        lines = sorted((line.split() for line in found.stdout.splitlines()), key=lambda words: words[1] == ENDING)
+        return (lines[0][0], lines[0][1]) if lines else None
 
     def submit(self, command: Sequence[str]) -> str:
         """The number of a new job. Raises UsageError: Slurm refuses it. StepFailed: it can not be reached."""
@@ -197,7 +215,7 @@ class Queue:
 
     def _ask(self, *command: str) -> subprocess.CompletedProcess[str]:
         environ = {**self._environ, "LC_ALL": "C"} if command[0] != "sbatch" else self._environ
-        # A session of its own: whoever ends this process must not cut a submission in two.
+        # A session of its own: a Ctrl-C at the terminal must not cut a submission in two.
         return subprocess.run(
             command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True
         )

@@ -17,7 +17,7 @@ from dflash.pipeline.keys import stamped_lock
 from dflash.pipeline.launchers.config import Torchrun
 from dflash.pipeline.launchers.launcher import TrainingJob
 from dflash.pipeline.launchers.post import Post, bring, checkpoints_at, python_at
-from dflash.pipeline.launchers.several import SeveralHosts
+from dflash.pipeline.launchers.several import SeveralHosts, environment_of
 from tests.training.small import CONFIG, Watching
 
 
@@ -70,3 +70,13 @@ def test_one_host_by_two_names_is_refused(tmp_path: Path):
     job = TrainingJob(CONFIG, *[tmp_path] * 6)
     with pytest.raises(UsageError, match=re.escape("launcher.hosts: one and other are one host; name each once")):
         SeveralHosts(Torchrun(("one", "other")), twice).train(job, Watching())
+
+
+def test_workers_have_the_steps_own_variables_and_of_the_others_those_of_the_network(monkeypatch: pytest.MonkeyPatch):
+    post = Post(Host("far", parse_chain("ssh:far"), "/r"), "/r/envs/e/bin/python", "/r/source", range(1), "/o", False)
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("PUSH_TOKEN", "t")
+    own = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "GLOO_SOCKET_IFNAME": "eth1", "PYTHONPATH": "/x"}
+    environ = environment_of(post, "/cache", "eth0", own)
+    assert environ.items() >= {**own, "PYTHONPATH": "/r/source", "NCCL_DEBUG": "INFO"}.items()
+    assert "PUSH_TOKEN" not in environ

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dflash.errors import DFlashError, OutOfMemory, StepFailed, UsageError
+from dflash.pipeline.launchers import slurm
 from dflash.pipeline.launchers.config import Slurm, from_json, to_json
+from dflash.pipeline.launchers.launcher import TrainingJob, launcher_for
 from dflash.pipeline.launchers.slurm import RankLogs, failure_of, name_of
 from dflash.pipeline.launchers.slurmqueue import (
     Death,
@@ -22,6 +28,7 @@ from dflash.pipeline.launchers.slurmqueue import (
 )
 from dflash.training.config import Topology, TrainConfig
 from dflash.training.slurmtask import place
+from tests.training.small import Watching
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 
@@ -143,7 +150,78 @@ def test_a_task_has_the_place_that_torchrun_would_give_it():
 
 def test_an_allocation_that_the_run_is_in_gives_no_options():
     around = {"SLURM_NTASKS": "1", "SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "a", "HOME": "/root"}
-    assert environment(around) == {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "a", "HOME": "/root"}
+    assert environment(around, {}) == {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "a", "HOME": "/root"}
+
+
+def test_a_job_is_given_what_it_needs_and_the_steps_own_and_no_secrets():
+    """Slurm keeps a job's environment in files."""
+    needed = {"NCCL_DEBUG": "INFO", "TORCHINDUCTOR_CACHE_DIR": "/c", "HF_HUB_OFFLINE": "1", "PYTHONSAFEPATH": "1"}
+    secret = {"HF_TOKEN": "t", "PUSH_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "t", "DATABASE_URL": "postgres://me:t@db"}
+    assert environment(needed | secret | {"HF_ENDPOINT": "https://me:t@hub"}, {"MY_SWITCH": "on"}) == {
+        **needed,
+        **{"HF_ENDPOINT": "https://hub", "MY_SWITCH": "on"},
+    }
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts scripts in the place of Slurm's programs."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "_ASKS_AT_THE_END_S", 0.01)
+
+    def play(**programs: str) -> None:
+        for name, text in {"scancel": "exit 0", "squeue": "exit 0", "sbatch": "echo 18", **programs}.items():
+            (tmp_path / "bin" / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
+            (tmp_path / "bin" / name).chmod(0o755)
+
+    return play
+
+
+def launch(folder: Path, notes: Watching) -> dict[str, Any]:
+    (folder / "out").mkdir(exist_ok=True)
+    job = TrainingJob(TrainConfig(topology=Topology(1, 1)), folder, folder, folder, folder / "out", folder, folder)
+    return launcher_for(Slurm(), {}).train(job, notes)
+
+
+def log_of(folder: Path, rank: int, *said: dict[str, Any]) -> None:
+    path = folder / "out" / "scratch" / "slurm" / f"18-{rank}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(each) + "\n" for each in said))
+
+
+RESULT = {"dflash": "result", "result": {"step": 6}}
+FAILURE = {"dflash": "failure", "class": "StorageError", "what": "no room", "where": "/x", "cure": "free some"}
+
+
+def test_a_job_that_is_just_ending_is_waited_for_and_not_followed(tmp_path: Path, play: Callable[..., None]):
+    ends = "test -e ended || echo 17 COMPLETING; touch ended"
+    play(squeue=ends, scontrol='echo "JobId=18 JobState=COMPLETED Restarts=0"')
+    log_of(tmp_path, 0, RESULT)
+    log_of(tmp_path, 1)
+    notes = Watching()
+    assert launch(tmp_path, notes) == {"step": 6}
+    assert notes.notes == ["job 17 is just ending: that is waited for", "job 18 is submitted"]
+
+
+def test_a_job_that_is_put_back_while_it_ends_is_followed(tmp_path: Path, play: Callable[..., None]):
+    waits = "if test -e back; then echo 18 PENDING; else echo 18 COMPLETING; fi; touch back"
+    play(squeue=waits, sbatch="exit 1", scontrol='echo "JobId=18 JobState=COMPLETED Restarts=1"')
+    log_of(tmp_path, 0, RESULT)
+    notes = Watching()
+    assert launch(tmp_path, notes) == {"step": 6}
+    assert notes.notes[:2] == ["job 18 is just ending: that is waited for", "job 18 is there already"]
+
+
+def test_what_was_told_before_a_job_was_put_back_does_not_count(tmp_path: Path, play: Callable[..., None]):
+    play(scontrol='echo "JobId=18 JobState=COMPLETED Restarts=1"')
+    log_of(tmp_path, 0, FAILURE, RESULT)
+    assert launch(tmp_path, Watching()) == {"step": 6}
+    back = 'if test -e back; then echo "JobId=18 JobState=CANCELLED Restarts=1"; else touch back; '
+    play(scontrol=back + 'echo "JobId=18 JobState=RUNNING Restarts=0"; fi')
+    log_of(tmp_path, 0, FAILURE)
+    with pytest.raises(StepFailed, match="job 18 was cancelled, not by this run"):
+        launch(tmp_path, Watching())
 
 
 def test_the_logs_of_workers_are_one_of_whole_lines_with_their_ranks(tmp_path: Path):
