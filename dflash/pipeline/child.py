@@ -199,7 +199,12 @@ def _run_step(spec_file: Path) -> int:
 def _tell_observed(observing: Observing, spec: Mapping[str, Any], stream: Stream) -> None:
     """What this process has become is worth knowing; not being told it is no reason to lose what it has made."""
     try:
-        stream.send("observed", observed=observing.observed(Path(spec["root"])))
+        observed = observing.observed(Path(spec["root"]))
+        launcher = spec["launcher"] or {}
+        if launcher.get("kind") == "slurm" or launcher.get("hosts"):
+            # Its workers are no children of this process, which is not what has trained: they get its variables alone.
+            observed |= {"libraries": {}, "torch": {}, "flags": {}}
+        stream.send("observed", observed=observed)
     except Exception:
         traceback.print_exc()
 

@@ -19,12 +19,13 @@ from dflash.hosts.chain import parse_chain
 from dflash.hosts.failures import HostError, LostConnection
 from dflash.hosts.inventory import Host
 from dflash.hosts.jobs import Job
-from dflash.pipeline import elsewhere, machines
+from dflash.pipeline import child, elsewhere, machines
 from dflash.pipeline.elsewhere import run_elsewhere
 from dflash.pipeline.keys import HOME, observe
 from dflash.pipeline.launchers import held
 from dflash.pipeline.launchers.node import at_work
 from dflash.pipeline.plan import make_plan
+from dflash.pipeline.provenance.observing import Observing
 from dflash.pipeline.run import Outcome, execute
 from dflash.pipeline.steps import KINDS as STEPS
 from dflash.pipeline.store import Store
@@ -236,6 +237,19 @@ def test_what_is_at_a_host_that_is_gone_is_left_there_by_an_attempt_elsewhere(
     elsewhere.settle(out, None, told)
     assert told.notes[0].startswith("what an attempt before has saved at gpu1 stays there: ssh:root@127.0.0.1:1")
     assert not elsewhere.note_of(out).exists()
+
+
+@pytest.mark.parametrize("launcher", [{"kind": "slurm"}, {"kind": "torchrun", "hosts": ["gpu1"]}, None])
+def test_what_a_step_is_that_only_asks_others_to_train_is_not_told_as_what_trained(launcher: dict | None):
+    class Observed(Observing):
+        def observed(self, root: Path) -> dict[str, Any]:
+            return {"libraries": {"libc": "1"}, "variables": {"A": "1"}, "torch": {"torch": "2"}, "flags": {"b": True}}
+
+    told = Told()
+    child._tell_observed(Observed(), {"root": "/r", "launcher": launcher}, told)
+    observed = told.events[0]["observed"]
+    assert observed["variables"] == {"A": "1"}
+    assert [bool(observed[name]) for name in ("libraries", "torch", "flags")] == [launcher is None] * 3
 
 
 def test_secrets_do_not_leave_this_machine(lab: Lab):

@@ -87,6 +87,7 @@ class SeveralHosts:
         try:
             result = watch.run()
         except BaseException:
+            watch.end()  # an interrupt may come before it looks on
             with contextlib.suppress(DFlashError):  # what is not home yet is fetched when it is gone on with
                 _bring_home(lead, job.out, [])
             raise
