@@ -25,9 +25,12 @@ import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dflash.pipeline.provenance.observing import Observing
+
+if TYPE_CHECKING:
+    from dflash.hosts.inventory import Host
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -183,7 +186,8 @@ def _run_step(spec_file: Path) -> int:
         log, out = spec["log"], Path(spec["out"])
         with Observing(spec.get("secrets", ())) as observing:
             result = _result(spec, stream)
-            _tell_observed(observing, spec, stream)
+            if not _host(spec):  # else the step's own process there has told
+                _tell_observed(observing, spec, stream)
         stream.send("result", result=result)
         return 0
     except KeyboardInterrupt:
@@ -195,7 +199,12 @@ def _run_step(spec_file: Path) -> int:
 def _tell_observed(observing: Observing, spec: Mapping[str, Any], stream: Stream) -> None:
     """What this process has become is worth knowing; not being told it is no reason to lose what it has made."""
     try:
-        stream.send("observed", observed=observing.observed(Path(spec["root"])))
+        observed = observing.observed(Path(spec["root"]))
+        launcher = spec["launcher"] or {}
+        if launcher.get("kind") == "slurm" or launcher.get("hosts"):
+            # Its workers are no children of this process, which is not what has trained: they get its variables alone.
+            observed |= {"libraries": {}, "torch": {}, "flags": {}}
+        stream.send("observed", observed=observed)
     except Exception:
         traceback.print_exc()
 
@@ -203,6 +212,14 @@ def _tell_observed(observing: Observing, spec: Mapping[str, Any], stream: Stream
 def _interrupt(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing may disturb the checkpoint that is saved now
     raise KeyboardInterrupt
+
+
+def _host(spec: Mapping[str, Any]) -> Host | None:
+    """The host that the step runs on, where that is another than the run's."""
+    from dflash.pipeline import machines
+
+    host = machines.from_json(spec["hosts"])[spec["host"]] if spec["host"] else None
+    return host if host and not machines.is_here(host, Path(spec["root"])) else None
 
 
 def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
@@ -213,10 +230,14 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
 
     kinds = load_kinds(spec["kinds"])
     kind, lent, hosts = kinds[spec["kind"]], spec["borrowed"], machines.from_json(spec["hosts"])
-    if spec["host"] and not machines.is_here(hosts[spec["host"]], Path(spec["root"])):
+    if host := _host(spec):
         from dflash.pipeline.elsewhere import run_elsewhere
 
-        return run_elsewhere(spec, hosts[spec["host"]], kind, stream)
+        return run_elsewhere(spec, host, kind, stream)
+    if Path(spec["out"], "scratch", "elsewhere.json").exists():  # of an attempt before, which was elsewhere
+        from dflash.pipeline.elsewhere import settle
+
+        settle(Path(spec["out"]), None, stream)
     return kind.run(
         StepInputs(
             config=instance(kind.config, spec["config"]),

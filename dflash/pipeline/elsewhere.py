@@ -11,6 +11,8 @@ import json
 import math
 import os
 import queue
+import secrets
+import shutil
 import sys
 import threading
 import time
@@ -19,24 +21,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dflash.atomic import write_json
-from dflash.errors import DFlashError, OutOfMemory, StepFailed, UsageError
+from dflash.errors import BusyError, DFlashError, OutOfMemory, StepFailed, UsageError
 from dflash.hosts import files, jobs
 from dflash.hosts.command import Command, Script
 from dflash.hosts.connection import Connection
+from dflash.hosts.failures import HostError, LostConnection
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import machines
 from dflash.pipeline.belongings import Belonging, Parcel, look, parcel, place_of, send
 from dflash.pipeline.files import canonical, digest
-from dflash.pipeline.kinds import StepKind
+from dflash.pipeline.kinds import StepKind, load_kinds
 from dflash.pipeline.launchers import held
-from dflash.pipeline.launchers.post import Post, post_of
+from dflash.pipeline.launchers.post import Post, own_word_of, post_of, whose
 from dflash.pipeline.launchers.supplies import linked
 
 _OWN = ("done.json", "started.json")
 """Of a step's folder, what is the store's here."""
-
-_EVENTS = ("progress", "note", "result", "error")
 
 
 class Stream(Protocol):
@@ -52,33 +53,34 @@ def run_elsewhere(spec: Mapping[str, Any], host: Host, kind: StepKind, stream: S
 
     Raises:
         EnvironmentMismatch: the host has not got this environment; names both. UsageError: the step names secrets.
-        StepFailed: the step failed there. OutOfMemory: for want of memory. HostError: the host; LostConnection when it
-        was not heard of for jobs.PATIENCE_S. KeyboardInterrupt: it was stopped, and what it saved is here.
+        BusyError: another run works on this step there. StepFailed: the step failed there. OutOfMemory: for want of
+        memory. HostError: the host; LostConnection when it was not heard of for jobs.PATIENCE_S, or has started anew.
+        KeyboardInterrupt: it was stopped, and what it saved is here.
     """
     out = Path(spec["out"])
     if spec["secrets"]:
         cure = "leave its secrets or its host out"
         raise UsageError("a step on another host is given no secrets", where=f"host: {host.name}", cure=cure)
-    note = out / "scratch" / "elsewhere.json"
-    note.parent.mkdir(exist_ok=True)
-    _settle(note, out)
+    note_of(out).parent.mkdir(exist_ok=True)
+    settle(out, host, stream)
     with reach(host.chain) as connection:
         post = post_of(connection, host, range(0), Path(spec["root"]), out)
         pairs = [(str(out), post.out), *_bring(connection, post, spec, kind, stream)]
-        job = jobs.new_id()
-        write_json(note, {"out": post.out, "job": job, **machines.to_json({"host": post.host})})
         files.put(connection, out, post.out)  # what an attempt before has left
-        _start(connection, post, job, _translated(spec, pairs) | {"root": post.root, "log": spec["log"]}, spec["env"])
+    job, word = jobs.new_id(), secrets.token_hex(16)
+    # Only now: what is noted comes home, and what is not there then is taken for removed.
+    write_json(note_of(out), {"out": post.out, "own": post.own, "job": job, **machines.to_json({"host": post.host})})
     try:
-        result = _followed(post, job, stream)
+        with reach(host.chain) as connection:
+            _start(connection, post, job, word, spec, _there(spec, kind, pairs))
+        result = _followed(post, job, word, stream)
     except BaseException:
+        held.end(post.host, job, held.SAVE_S)
         with contextlib.suppress(DFlashError):  # else it comes home with the next attempt
-            _come_home(post.host, post.out, out)
+            _come_home(post.host, post.out, post.own, out)
         raise
-    _come_home(post.host, post.out, out)
-    note.unlink()
-    with contextlib.suppress(DFlashError), reach(host.chain) as connection:
-        connection.run(["rm", "-rf", post.out, post.own])
+    if not _come_home(post.host, post.out, post.own, out):
+        raise StepFailed("what it has made there is gone", status=1, where=f"{host.name}: {post.out}", cure="run again")
     return dict(_translated(result, [(there, here) for here, there in pairs]))
 
 
@@ -128,6 +130,26 @@ def _paths_in(value: Any) -> Iterator[str]:
         yield value
 
 
+def _there(spec: Mapping[str, Any], kind: StepKind, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The spec as it must be there. Only what names a path is looked at: other words may be the same by chance."""
+    lent = spec["borrowed"]
+    if lent:
+        paths = load_kinds(spec["kinds"])[lent["kind"]].paths
+        lent = {**lent, "config": _moved(lent["config"], paths, pairs)}
+    absolute = [(old, new) for old, new in pairs if os.path.isabs(old)]
+    moved = {name: _translated(spec[name], absolute) for name in ("inputs", "results", "out")}
+    return {**spec, **moved, "config": _moved(spec["config"], kind.paths, pairs), "borrowed": lent, "host": None}
+
+
+def _moved(config: Mapping[str, Any], paths: Sequence[str], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """`config` with the settings at `paths` translated."""
+    found = dict(config)
+    for path in paths:
+        name, _, rest = path.partition(".")
+        found[name] = _moved(found[name], [rest], pairs) if rest else _translated(found[name], pairs)
+    return found
+
+
 def _translated(value: Any, pairs: Sequence[tuple[str, str]]) -> Any:
     """`value` with each path that is, or is below, the first of a pair as that of the second."""
     if isinstance(value, Mapping):
@@ -141,31 +163,40 @@ def _translated(value: Any, pairs: Sequence[tuple[str, str]]) -> Any:
     return value
 
 
-def _start(connection: Connection, post: Post, job: str, step: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+def _start(
+    connection: Connection, post: Post, job: str, word: str, here: Mapping[str, Any], there: Mapping[str, Any]
+) -> None:
     patience = {"patience_s": jobs.PATIENCE_S + held.MARGIN_S, "grace_s": held.SAVE_S}
-    spec = {"step": {**step, "host": None}, "folder": post.own, **patience}
+    lock = {"lock": post.lock, "of": whose(Path(here["root"]))}
+    spec = {"step": {**there, "root": post.root}, "folder": post.own, "word": word, **lock, **patience}
     argv = [post.python, "-P", "-m", "dflash.pipeline.distant"]
     script = Script("spec.json", json.dumps(spec).encode(), len(argv))
-    jobs.start(connection, post.host, Command(argv, {**variables, **post.environment}, post.root, script), job)
+    jobs.start(connection, post.host, Command(argv, {**here["env"], **post.environment}, post.root, script), job)
 
 
-def _followed(post: Post, job: str, stream: Stream) -> dict[str, Any]:
-    """The step's result, its events told to `stream` and the rest of what it says to the log here."""
+def _followed(post: Post, job: str, word: str, stream: Stream) -> dict[str, Any]:
+    """The step's result, its events, which `word` begins, told to `stream` and the rest of what it says to the log
+    here."""
     heard: queue.SimpleQueue[str | jobs.Job | DFlashError] = queue.SimpleQueue()
     over = threading.Event()
     held.beside(held.hear, post.host, job, heard.put)
     held.beside(held.renew, post.host, f"{post.own}/lease", over)
     told: dict[str, dict[str, Any]] = {}
     ended: jobs.Job | DFlashError | None = None
-    until = math.inf
+    until, blank = math.inf, False
     try:
         while ended is None and time.monotonic() < until:
             try:
                 said = heard.get(timeout=0.5)
+                event = _event(said, word) if isinstance(said, str) else None
+                if blank and event is None:
+                    print(file=sys.stderr, flush=True)
+                blank = said == ""  # which may only be what an event has before it
                 if not isinstance(said, str):
                     ended = said
-                elif (event := _event(said)) is None:
-                    print(said, file=sys.stderr, flush=True)
+                elif event is None:
+                    if said:
+                        print(said, file=sys.stderr, flush=True)
                 elif event["event"] in ("result", "error"):
                     told[event["event"]] = event
                 else:
@@ -179,48 +210,106 @@ def _followed(post: Post, job: str, stream: Stream) -> dict[str, Any]:
         over.set()
     if until < math.inf:
         raise KeyboardInterrupt
-    if "result" in told:
-        return dict(told["result"]["result"])
-    if isinstance(ended, jobs.Job):
-        raise _failure(post.host, ended, told.get("error"))
     assert ended is not None
-    raise ended
+    if not isinstance(ended, jobs.Job):
+        raise ended
+    if "result" in told and "error" not in told and ended.code == 0:
+        return dict(told["result"]["result"])
+    raise _failure(post.host, ended, told.get("error"))
 
 
-def _event(line: str) -> dict[str, Any] | None:
+def _event(line: str, word: str) -> dict[str, Any] | None:
+    begun, _, text = line.partition(" ")
     try:
-        event = json.loads(line)
-    except ValueError:
+        return dict(json.loads(text)) if begun == word else None
+    except ValueError:  # the disk there was full
         return None
-    return event if isinstance(event, dict) and event.get("event") in _EVENTS else None
 
 
 def _failure(host: Host, job: jobs.Job, error: Mapping[str, Any] | None) -> DFlashError:
+    if job.state == "lost":
+        what = f"{host.name} has started anew, or what kept the step there was killed"
+        return LostConnection(what, layer=str(host.chain), cure="run again to go on from what the step has saved")
     if error is None:
         what = f"its process there ended with {job.code} and without a result"
         return StepFailed(what, status=job.code or 1, where=host.name, cure="look at the end of its log")
     where = f"{host.name}: {error['where']}" if error["where"] else host.name
-    if error["exit_code"] == OutOfMemory.exit_code:
+    if error["reason"] == "memory":
         return OutOfMemory(error["what"], where=where, cure=error["cure"])
+    if error["exit_code"] == BusyError.exit_code:
+        return BusyError(error["what"], where=where, cure=error["cure"])
     return StepFailed(error["what"], status=error["exit_code"], where=where, cure=error["cure"])
 
 
-@held.persistent
-def _come_home(host: Host, place: str, out: Path) -> None:
-    """Bring what is in the step's folder there into the one here. Raises HostError, StorageError."""
-    with reach(host.chain) as connection:
-        for name in connection.run(["ls", "-A", place]).stdout.decode().splitlines():
-            if name not in _OWN:
-                files.get(connection, f"{place}/{name}", out / name)
+# --- what is there comes home
 
 
-def _settle(note: Path, out: Path) -> None:
-    """End the job of an attempt before, and bring home what it had saved. Raises HostError: it can not be known."""
+def note_of(out: Path) -> Path:
+    """The file in which a step's folder has which job works for it elsewhere, until what that made is home."""
+    return out / "scratch" / "elsewhere.json"
+
+
+def settle(out: Path, host: Host | None, stream: Stream) -> None:
+    """End the job of an attempt before, and bring home what it had saved. One on another host than the step's, `host`,
+    that can not be reached any more is left there: its lease ends it. Raises HostError."""
     try:
-        noted = json.loads(note.read_bytes())
-        place, job = noted.pop("out"), noted.pop("job")
-        host = machines.from_json(noted)["host"]
+        noted = json.loads(note_of(out).read_bytes())
+        place, own, job = noted.pop("out"), noted.pop("own"), noted.pop("job")
+        before = machines.from_json(noted)["host"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return
-    held.end(host, job)
-    _come_home(host, place, out)
+    held.end(before, job)
+    try:
+        _come_home(before, place, own, out)
+    except HostError as failure:
+        if host is not None and host.chain == before.chain:
+            raise
+        stream.note(f"what an attempt before has saved at {before.name} stays there: {failure}")
+        _forget(out)
+
+
+# A line for each would be cut at a newline in a name.
+_LIST = """
+import os, sys
+place = os.fsencode(sys.argv[1])
+if not os.path.isdir(place):
+    sys.exit(3)
+for folder, folders, names in os.walk(place):
+    for name in folders + names:
+        sys.stdout.buffer.write(os.path.relpath(os.path.join(folder, name), place) + b"\\0")
+"""
+_GONE = 3
+
+
+def _come_home(host: Host, place: str, own: str, out: Path) -> bool:
+    """Have the step's folder here as the one there is, and nothing of it left there; whether there was one. Raises
+    HostError, StorageError."""
+    was_there = _fetch(host, place, out)
+    _forget(out)
+    with contextlib.suppress(DFlashError), reach(host.chain) as connection:
+        connection.run(["rm", "-rf", place, own])
+    return was_there
+
+
+def _forget(out: Path) -> None:
+    note_of(out).unlink(missing_ok=True)
+    own_word_of(out).unlink(missing_ok=True)  # what could not be removed there is never taken for an attempt's again
+
+
+@held.persistent
+def _fetch(host: Host, place: str, out: Path) -> bool:
+    with reach(host.chain) as connection:
+        listed = connection.run(["python3", "-IS", "-c", _LIST, place])
+        if listed.status == _GONE:
+            return False
+        if listed.code:
+            said = listed.stderr.decode(errors="replace").strip().splitlines()
+            raise HostError(said[-1] if said else f"python3 ended with {listed.code}", layer=connection.layer)
+        there = {os.fsdecode(name) for name in listed.stdout.split(b"\0") if name}
+        for name in sorted(name for name in there if "/" not in name and name not in _OWN):
+            files.get(connection, f"{place}/{name}", out / name)
+    spared = {*_OWN, "scratch", *(str(file(out).relative_to(out)) for file in (note_of, own_word_of))}
+    for path in sorted(out.rglob("*"), reverse=True):  # what is in a folder before it
+        if str(path.relative_to(out)) not in there | spared:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    return True

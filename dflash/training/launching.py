@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import (
+    BusyError,
     CheckpointError,
     CompilationError,
     DataError,
@@ -89,7 +90,7 @@ def train_in_processes(
 ANSWERS_S = 3.0
 """How long the other workers have to say what they wait for, once one has."""
 
-_RAISED = (UsageError, DataError, StorageError, CheckpointError, CompilationError, OutOfMemory)
+_RAISED = (UsageError, DataError, StorageError, BusyError, CheckpointError, CompilationError, OutOfMemory)
 _KINDS = {kind.__name__: kind for kind in _RAISED}
 
 

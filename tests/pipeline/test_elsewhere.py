@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -13,13 +14,20 @@ from typing import Any
 
 import pytest
 
-from dflash.errors import StepFailed, UsageError
+from dflash.errors import BusyError, OutOfMemory, StepFailed, UsageError
 from dflash.hosts.chain import parse_chain
+from dflash.hosts.failures import HostError, LostConnection
 from dflash.hosts.inventory import Host
+from dflash.hosts.jobs import Job
+from dflash.pipeline import child, elsewhere, machines
 from dflash.pipeline.elsewhere import run_elsewhere
 from dflash.pipeline.keys import HOME, observe
+from dflash.pipeline.launchers import held
+from dflash.pipeline.launchers.node import at_work
 from dflash.pipeline.plan import make_plan
+from dflash.pipeline.provenance.observing import Observing
 from dflash.pipeline.run import Outcome, execute
+from dflash.pipeline.steps import KINDS as STEPS
 from dflash.pipeline.store import Store
 from dflash.pipeline.view import Lines
 from tests.pipeline.lab import Lab, step_processes
@@ -52,7 +60,7 @@ def test_a_step_on_a_host_makes_what_it_would_make_here_and_is_skipped_then(lab:
     assert outcome.record["steps"][3]["result"]["target"] == {"characters": 5}
     assert (made / "metrics.jsonl").read_text().count("\n") == 5
     assert not list(made.glob("scratch/*"))
-    assert list((lab.root / "other" / "hosted").glob("*/*")) == []
+    assert [each.suffix for each in (lab.root / "other" / "hosted").glob("*/*")] == [".lock", ".lock"]
     assert len(list((lab.root / "other" / "data").iterdir())) == 2  # the corpus, and what target made
     assert run(lab, *words)[1] == ["run", "skip", "skip", "skip", "skip"]
     assert lab.statuses(*words)["train"] == "skip"  # where it ran is not in its key
@@ -101,7 +109,10 @@ def test_a_stop_reaches_it_and_what_it_saved_is_gone_on_with(lab: Lab):
     with pytest.raises(KeyboardInterrupt):
         at_other(lab.root, Told(lambda: os.kill(os.getpid(), signal.SIGINT)), steps=600, seconds=0.05)
     assert step_processes(lab.root / "other") == []
-    saved = int((lab.root / "work" / "train" / "k" / "scratch" / "checkpoint").read_text())
+    out = lab.root / "work" / "train" / "k"
+    assert [each.name for each in (lab.root / "other" / "hosted" / "train").iterdir()] == ["k.lock"]
+    assert [each.name for each in (out / "scratch").iterdir()] == ["checkpoint"]  # nothing is to come home again
+    saved = int((out / "scratch" / "checkpoint").read_text())
     assert 3 <= saved < 600
     told = Told()
     assert at_other(lab.root, told, steps=saved + 2)["started_at"] == saved
@@ -137,6 +148,108 @@ def test_what_a_killed_run_left_there_is_ended_and_comes_home_with_the_next(lab:
     began = at_other(lab.root, told, steps=601)["started_at"]
     assert began >= 3
     assert step_processes(lab.root / "other") == []
+
+
+def at_other_by(root: Path, program: str, told: Told) -> Path:
+    """Run a shell's program as a step at the other host; the step's folder here."""
+    out = root / "work" / "command" / "k"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "of-before").write_text("x")
+    own = {"kinds": "dflash.pipeline.steps:KINDS", "kind": "command", "config": {"argv": ["sh", "-c", program]}}
+    spec = spec_of(root) | own | {"inputs": {}, "results": {}, "out": str(out)}
+    run_elsewhere(spec, other_of(root), STEPS["command"], told)
+    return out
+
+
+def test_what_a_step_prints_is_never_taken_for_its_events(lab: Lab, capfd: pytest.CaptureFixture[str]):
+    forged = ["""{"event": "result", "result": {}}""", """{"event": "progress"}""", """{"event": "note"}"""]
+    told, program = Told(), "; ".join(f"echo '{line}'" for line in forged) + "; echo; exit 3"
+    with pytest.raises(StepFailed, match=r"^other: 'sh' ended with status 3") as failure:
+        at_other_by(lab.root, program, told)
+    assert failure.value.status == 3
+    assert told.events == []
+    assert capfd.readouterr().err.splitlines()[:4] == [*forged, ""]
+
+
+def test_the_folder_here_is_as_the_one_there_and_what_is_told_is_of_the_process_there(lab: Lab):
+    told = Told()
+    out = at_other_by(lab.root, "printf torn; rm of-before; touch \"$(printf 'two\\nlines \\377')\"", told)
+    assert [os.fsencode(each.name) for each in out.iterdir() if each.name != "scratch"] == [b"two\nlines \377"]
+    (observed,) = told.events
+    assert observed["event"] == "observed"
+    assert "PYTHONPATH" in observed["observed"]["variables"]
+
+
+def test_a_step_that_another_run_works_on_there_is_not_begun(lab: Lab):
+    with (
+        at_work(lab.root / "other" / "hosted" / "train" / "k.lock", "a run of ann@desk in /her/root"),
+        pytest.raises(BusyError, match=r"^other: .*k\.lock: a run of ann@desk in /her/root is at work on this step"),
+    ):
+        at_other(lab.root)
+
+
+def test_a_stop_while_it_is_started_ends_what_has_started(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    start = elsewhere._start
+
+    def stopped(*words: Any) -> None:
+        start(*words)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(elsewhere, "_start", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        at_other(lab.root, steps=600, seconds=0.05)
+    assert step_processes(lab.root / "other") == []
+
+
+def test_only_what_names_a_path_is_another_there():
+    spec = {"kind": "target", "config": {"text": "target", "corpus": "target"}, "borrowed": None, "out": "/r/out"}
+    spec |= {"inputs": {"target": "/r/in"}, "results": {"target": {"word": "target", "file": "/r/in/a"}}}
+    pairs = [("/r/out", "/far/out"), ("/r/in", "/far/data/1"), ("target", "/far/data/2/target")]
+    there = elsewhere._there(spec, KINDS["target"], pairs)
+    assert there["kind"] == there["config"]["text"] == there["results"]["target"]["word"] == "target"
+    assert there["config"]["corpus"] == "/far/data/2/target"
+    assert (there["out"], there["inputs"]["target"]) == ("/far/out", "/far/data/1")
+    assert there["results"]["target"]["file"] == "/far/data/1/a"
+
+
+def test_why_it_failed_there_is_why_it_failed(lab: Lab):
+    error = {"what": "memory ran out", "where": None, "cure": None, "exit_code": 1, "reason": "memory"}
+    assert isinstance(elsewhere._failure(other_of(lab.root), Job("j", "ended", 1), error), OutOfMemory)
+    assert isinstance(elsewhere._failure(other_of(lab.root), Job("j", "lost"), None), LostConnection)
+
+
+def test_what_is_at_a_host_that_is_gone_is_left_there_by_an_attempt_elsewhere(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    out, gone = lab.root / "work" / "train" / "k", Host("gpu1", parse_chain("ssh:root@127.0.0.1:1"), "/x")
+    (out / "scratch").mkdir(parents=True)
+    noted = {"out": "/x/out", "own": "/x/own", "job": "20260101T000000-0000", **machines.to_json({"host": gone})}
+    elsewhere.note_of(out).write_text(json.dumps(noted))
+
+    def refused(host: Host, *words: object) -> bool:
+        raise HostError("it refused the connection", layer=str(host.chain))
+
+    monkeypatch.setattr(elsewhere, "_come_home", refused)
+    monkeypatch.setattr(held, "end", lambda *words: None)
+    with pytest.raises(HostError):
+        elsewhere.settle(out, gone, Told())
+    told = Told()
+    elsewhere.settle(out, None, told)
+    assert told.notes[0].startswith("what an attempt before has saved at gpu1 stays there: ssh:root@127.0.0.1:1")
+    assert not elsewhere.note_of(out).exists()
+
+
+@pytest.mark.parametrize("launcher", [{"kind": "slurm"}, {"kind": "torchrun", "hosts": ["gpu1"]}, None])
+def test_what_a_step_is_that_only_asks_others_to_train_is_not_told_as_what_trained(launcher: dict | None):
+    class Observed(Observing):
+        def observed(self, root: Path) -> dict[str, Any]:
+            return {"libraries": {"libc": "1"}, "variables": {"A": "1"}, "torch": {"torch": "2"}, "flags": {"b": True}}
+
+    told = Told()
+    child._tell_observed(Observed(), {"root": "/r", "launcher": launcher}, told)
+    observed = told.events[0]["observed"]
+    assert observed["variables"] == {"A": "1"}
+    assert [bool(observed[name]) for name in ("libraries", "torch", "flags")] == [launcher is None] * 3
 
 
 def test_secrets_do_not_leave_this_machine(lab: Lab):

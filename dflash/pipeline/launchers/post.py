@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from dflash.atomic import whole_file
 from dflash.environments.remote import ID_LENGTH, HostEnvironments
 from dflash.errors import EnvironmentMismatch
 from dflash.hosts import files
 from dflash.hosts.connection import Connection
 from dflash.hosts.inventory import DEFAULT_ROOT, Host
 from dflash.hosts.package import send_package
-from dflash.pipeline.away import image_python
+from dflash.pipeline.away import image_python, owner
 from dflash.pipeline.belongings import Belonging, Parcel, look, place_of, send
 from dflash.pipeline.keys import stamped_lock
 from dflash.pipeline.machines import is_here
@@ -45,6 +47,12 @@ class Post:
         return f"{self.out}/scratch/node" if self.is_here else f"{self.out}.node"
 
     @property
+    def lock(self) -> str:
+        """The file there that whoever works on this step at the host holds (`at_work` in node.py)."""
+        place = PurePosixPath(self.out)
+        return f"{self.root}/hosted/{place.parent.name}/{place.stem}.lock"
+
+    @property
     def environment(self) -> dict[str, str]:
         """The variables by which its Python finds the source, and puts what it compiles where nothing is compared."""
         if not self.python.startswith(f"{self.root}/"):
@@ -62,9 +70,28 @@ def post_of(connection: Connection, host: Host, ranks: range, root: Path, out: P
     home, _ = look(connection, [])
     here = is_here(host, root)
     there = str(root) if here else host.root or DEFAULT_ROOT.replace("~", home, 1)
-    place = str(out) if here else f"{there}/hosted/{out.parent.name}/{out.name}"
+    place = str(out) if here else f"{there}/hosted/{out.parent.name}/{out.name}.{_own_word(out)}"
     python = python_at(connection, host)
     return Post(replace(host, root=there), python, send_package(connection, host), ranks, place, here)
+
+
+def whose(root: Path) -> str:
+    """What others are told of the run in `root` that works on a step at a host."""
+    return f"a run of {owner()} in {root}"
+
+
+def own_word_of(out: Path) -> Path:
+    """The file of the word by which hosts tell a step's folder from any other of the same key: another run's, or one
+    that was begun anew since its inputs had changed."""
+    return out / "scratch" / "hosted"
+
+
+def _own_word(out: Path) -> str:
+    file = own_word_of(out)
+    if not file.exists():
+        with whole_file(file) as draft:
+            draft.write_text(secrets.token_hex(4))
+    return file.read_text()
 
 
 def python_at(connection: Connection, host: Host) -> str:

@@ -24,7 +24,7 @@ from dflash.pipeline.launchers import held
 from dflash.pipeline.launchers.config import Torchrun
 from dflash.pipeline.launchers.launcher import TrainingJob
 from dflash.pipeline.launchers.meeting import meeting
-from dflash.pipeline.launchers.post import Post, checkpoints_at, fetch, fetch_checkpoint, post_of
+from dflash.pipeline.launchers.post import Post, checkpoints_at, fetch, fetch_checkpoint, post_of, whose
 from dflash.pipeline.launchers.sharing import are_together, room_of, shares
 from dflash.pipeline.launchers.supplies import Opened, share_checkpoint, supply
 from dflash.pipeline.launchers.watching import Member, Watch
@@ -87,6 +87,7 @@ class SeveralHosts:
         try:
             result = watch.run()
         except BaseException:
+            watch.end()  # an interrupt may come before it looks on
             with contextlib.suppress(DFlashError):  # what is not home yet is fetched when it is gone on with
                 _bring_home(lead, job.out, [], progress)
             raise
@@ -105,7 +106,9 @@ class SeveralHosts:
         request |= {name: places[name] for name in ("target", "rows", "heldout")}
         place = {"nodes": nodes, "node": node, "workers": len(post.ranks), "address": address}
         patience = {"patience_s": jobs.PATIENCE_S + held.MARGIN_S, "grace_s": held.SAVE_S}
-        return {"folder": post.own, "request": request, **place, "port": self._declared.port, **patience}
+        lock = {"lock": post.lock, "of": whose(job.root)}
+        port = self._declared.port
+        return {**lock, "folder": post.own, "request": request, **place, "port": port, **patience}
 
 
 def _refuse_twice(hosts: Sequence[Host]) -> None:
@@ -131,8 +134,6 @@ def environment_of(post: Post, cache: str, interface: str, own: Mapping[str, str
 
 def _start(connection: Connection, member: Member, spec: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     post = member.post
-    connection.run(["rm", "-rf", post.own])  # of an attempt before
-    connection.run(["mkdir", "-p", post.own])
     argv = [post.python, "-P", "-m", "dflash.pipeline.launchers.node"]
     script = Script("spec.json", json.dumps(spec).encode(), len(argv))
     jobs.start(connection, post.host, Command(argv, environ, post.root, script), member.job)

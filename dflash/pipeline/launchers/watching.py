@@ -137,7 +137,10 @@ class Watch:
                 print(said if marked else f"[{member.post.host.name}] {said}", file=sys.stderr, flush=True)
                 member.keep(rank, said[marked.end() :] if marked else said)
             return
-        if isinstance(said, jobs.Job):
+        if isinstance(said, jobs.Job) and said.state == "lost":
+            what = "it has started anew, or what kept the workers there was killed"
+            member.lost = LostConnection(what, layer=str(member.post.host.chain))
+        elif isinstance(said, jobs.Job):
             member.ended = said
         else:
             member.lost = said if isinstance(said, HostError) else HostError(said.what, layer=str(said.where))

@@ -41,7 +41,8 @@ class Observing:
     def observed(self, root: Path) -> dict[str, Any]:
         """{"libraries": SHA-256 by file name, "variables": those of the step, "workers": those of the processes of a
         torchrun, "torch": versions as torch says them, "flags": what decides which kernels run}, the last two empty
-        where the step did not import torch. `root` is where hashes are remembered."""
+        where the step did not import torch, and the flags where it has workers, which have their own. `root` is where
+        hashes are remembered."""
         self._over.set()
         self._thread.join()  # what it is just noting is read below
         self._look()
@@ -53,7 +54,7 @@ class Observing:
             "variables": kept(os.environ, self._secrets),
             "workers": of_workers(self._workers.values()),
             "torch": _versions(torch) if torch else {},
-            "flags": _flags(torch) if torch else {},
+            "flags": _flags(torch) if torch and not self._workers else {},  # those of workers are not known
         }
 
     def _watch(self) -> None:

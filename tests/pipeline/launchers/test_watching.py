@@ -120,6 +120,16 @@ def test_workers_that_hang_are_ended_and_say_who_waits_for_whom(hosts: Hosts, mo
         hosts.watch()
 
 
+def test_a_host_that_has_started_anew_is_lost(hosts: Hosts):
+    hosts.start("true")
+    watch = Watch(hosts.members, CONFIG, Watching())
+    watch._take(hosts.members[0], jobs.Job(hosts.members[0].job, "lost"))
+    with pytest.raises(
+        LostConnection, match=r"^local: a is lost: it has started anew, or .*; once it is back, run again"
+    ):
+        watch._outcome()
+
+
 def test_an_interrupt_asks_every_host_to_save_and_waits_for_it(hosts: Hosts, tmp_path: Path):
     for _ in range(2):
         hosts.start("while [ ! -e $OWN/stop ]; do sleep 0.05; done; sleep 0.3; echo saved > $OWN/saved; exit 1")
