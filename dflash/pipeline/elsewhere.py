@@ -202,7 +202,8 @@ def _failure(host: Host, job: jobs.Job, error: Mapping[str, Any] | None) -> DFla
     where = f"{host.name}: {error['where']}" if error["where"] else host.name
     if error["exit_code"] == OutOfMemory.exit_code:
         return OutOfMemory(error["what"], where=where, cure=error["cure"])
-    return StepFailed(error["what"], status=error["exit_code"], where=where, cure=error["cure"])
+    status, reason = error["exit_code"], error.get("reason")
+    return StepFailed(error["what"], status=status, where=where, cure=error["cure"], reason=reason)
 
 
 @held.persistent

@@ -27,7 +27,7 @@ from dflash.pipeline.plan import Plan, PlannedStep, decide
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.provenance import lines, manifest
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
-from dflash.pipeline.redaction import Redaction, secrets_of
+from dflash.pipeline.redaction import SHORTEST, Redaction, secrets_of
 from dflash.pipeline.report.writing import write_report
 from dflash.pipeline.request import FILE
 from dflash.pipeline.schema import Step
@@ -90,7 +90,7 @@ def execute(
                 EventLog(folder / "events.jsonl") as log,
             ):
                 return _Run(plan, root, folder, view, kinds, descriptor, log, sender, request).execute()
-        except (DFlashError, OSError):
+        except BaseException:  # Ctrl-C too, while it waits for the lock
             _remove_if_unused(folder)
             raise
     except OSError as failure:
@@ -160,7 +160,9 @@ class _Run:
 
     def _attempts(self) -> Attempts:
         hidden = frozenset(name for each in self.plan.steps for name in each.step.secrets)
-        redaction = Redaction(os.environ[name] for name in sorted(hidden) if os.environ.get(name))
+        # Of a step that does not run nothing is checked: one letter would be replaced all over what others say.
+        values = (os.environ.get(name, "") for name in sorted(hidden))
+        redaction = Redaction(value for value in values if len(value) >= SHORTEST)
         return Attempts(
             folder=self.folder,
             lock=self.lock,
