@@ -102,6 +102,16 @@ def test_a_step_that_does_not_make_what_it_promises_has_failed(work: Lab):
     assert (where / "made.txt").read_text() == "c"  # kept
 
 
+def test_a_step_whose_inputs_change_while_it_runs_is_not_finished(work: Lab, tally: Path):
+    tally.write_text("old\n")
+    work.declare(other={"inputs": [str(tally)]})
+    outcome = work.run(f"other.tally={tally}")
+    expected = f"step other: what it reads was changed after the run was planned: files.{tally}: "
+    assert str(outcome.failure).startswith(expected)
+    assert statuses(outcome.record) == {"first": "ok", "second": "ok", "other": "failed", "clean": "ok"}
+    assert not (work.folder("other", f"other.tally={tally}") / "done.json").exists()
+
+
 @pytest.mark.parametrize("promised", ["*.json", "**", ".hidden", "scratch/*"])
 def test_what_the_store_keeps_there_is_nothing_that_a_step_has_made(tmp_path: Path, promised: str):
     for name in ("started.json", ".hidden", "scratch/part", "empty/"):
