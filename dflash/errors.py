@@ -106,11 +106,14 @@ class Diverged(DFlashError):
 
 
 class StepFailed(DFlashError):
-    """A step's process ended badly. `exit_code` is the step's own status, so a caller's is true too."""
+    """A step's process ended badly. `exit_code` is the step's own status, so a caller's is true too. `reason` is one of
+    those of dflash/pipeline/policy.py, where it was told."""
 
-    def __init__(self, what: str, *, status: int, where: str | None = None, cure: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, status: int, where: str | None = None, cure: str | None = None, reason: str | None = None
+    ) -> None:
         super().__init__(what, where=where, cure=cure)
-        self.status = status
+        self.status, self.reason = status, reason
 
 
 _STORAGE_CURES = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dflash.errors import StepFailed
+from dflash.errors import DFlashError, StepFailed, storage_error
 from dflash.pipeline.events import EventLog
 from dflash.pipeline.memory import Memory, oom_kills
 from dflash.pipeline.policy import Limits
@@ -21,6 +21,7 @@ from dflash.pipeline.redaction import Redaction, secrets_of
 from dflash.pipeline.retrying import AttemptFailed, tried
 from dflash.pipeline.schema import Step
 from dflash.pipeline.stopping import Stopped, Stops
+from dflash.pipeline.store import outputs_in
 from dflash.pipeline.tail import Tail
 from dflash.pipeline.view import View, clock
 
@@ -98,6 +99,10 @@ class Attempts:
             entry.update(
                 status="failed", reason=failure.reason, exit_code=failure.error.status, error=str(failure.error)
             )
+            raise
+        except (DFlashError, OSError) as failure:  # of the runner's own files, or of a process that can not be started
+            error = storage_error(failure) if isinstance(failure, OSError) else failure
+            entry.update(status="failed", reason="exit", exit_code=error.exit_code, error=str(error))
             raise
         finally:
             entry["seconds"] = round(time.monotonic() - begun, 3)
@@ -203,8 +208,11 @@ class Watch:
 
 
 def _require_outputs(job: Job) -> None:
+    if not job.step.outputs:
+        return
+    made = {place for _, path, _ in outputs_in(job.out) for place in (path, *path.parents)}
     for pattern in job.step.outputs:
-        if not any(job.out.glob(pattern)):
+        if not made.intersection(job.out.glob(pattern)):
             where = f"step {job.step.name}"
             cure = f"its folder is {job.out}; its outputs are in {job.file}"
             raise AttemptFailed("exit", StepFailed(f"it made no {pattern}", status=1, where=where, cure=cure))

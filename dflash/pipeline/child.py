@@ -178,7 +178,7 @@ def _run_step(spec_file: Path) -> int:
     os.dup2(null, 0)
     stream = Stream(os.dup(1))  # a new descriptor is not inherited by programs that the step starts
     os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, lambda number, frame: None)  # not SIG_IGN, which its programs would inherit
     signal.signal(signal.SIGTERM, _interrupt)
     log, out = spec_file.name, Path(spec_file.parent)
     try:
@@ -274,19 +274,22 @@ def _report(failure: BaseException, stream: Stream, log: str, out: Path) -> int:
     with contextlib.suppress(OSError):  # the disk that holds the log may be the one that is full
         traceback.print_exception(failure)
     with contextlib.suppress(OSError):
-        told_why = {"exit_code": status, "reason": _reason(failure, status)}
+        told_why = {"exit_code": status, "reason": _reason(failure)}
         stream.send("error", what=error.what, where=error.where, cure=error.cure, **told_why)
     return int(status)
 
 
-def _reason(failure: BaseException, status: int) -> str:
+def _reason(failure: BaseException) -> str:
     """Which of policy.REASONS it was. torch, whose own error has no memory in its tree, must not be imported here."""
-    from dflash.errors import OutOfMemory
-    from dflash.hosts.failures import HostError
+    from dflash.errors import OutOfMemory, StepFailed
+    from dflash.hosts.failures import LostConnection, Unreachable
+
+    if isinstance(failure, StepFailed) and failure.reason:
+        return failure.reason
 
     if isinstance(failure, MemoryError | OutOfMemory) or type(failure).__name__ == "OutOfMemoryError":
         return "memory"
-    return "lost" if status == HostError.exit_code else "exit"
+    return "lost" if isinstance(failure, LostConnection | Unreachable) else "exit"
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

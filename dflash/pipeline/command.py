@@ -7,9 +7,12 @@ made of its words and of the keys of what it needs; files that it reads otherwis
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +20,8 @@ from typing import Any
 
 from dflash.errors import StepFailed, UsageError
 from dflash.pipeline.kinds import StepInputs, StepKind
+
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -36,25 +41,34 @@ def run(step: StepInputs) -> dict[str, Any]:
     """Run the program to its end.
 
     Raises StepFailed with its status (127 when there is no such program, 128 + number for a signal), UsageError, or
-    KeyboardInterrupt, once the program has ended too.
+    KeyboardInterrupt, once the program and what it started in its process group have ended too.
     """
     argv = list(step.config.argv)
     try:
-        process = subprocess.Popen(argv, cwd=step.out, env=_environ(step), stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(argv, cwd=step.out, env=_environ(step), stdin=subprocess.DEVNULL, process_group=0)
     except OSError as failure:
         what = f"{argv[0]!r} can not be run: {failure.strerror}"
         raise StepFailed(what, status=127, cure="name a program in PATH, or one by its absolute path") from None
     try:
         status = process.wait()
     except KeyboardInterrupt:
-        process.terminate()
-        process.wait()
+        _end(process)
         raise
     if status:
         how = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
         cure = f"its log is {step.log}"
         raise StepFailed(f"{argv[0]!r} {how}", status=status if status > 0 else 128 - status, cure=cure)
     return {"argv": argv}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Tell a program and all of its group to end, as a shell does not tell what it waits for, and wait for them."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        while True:
+            os.killpg(process.pid, 0)
+            time.sleep(_POLL_S)
 
 
 def _environ(step: StepInputs) -> dict[str, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import keyword
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -80,9 +82,17 @@ def _secret(name: str) -> str:
 
 
 def _output(pattern: str) -> str:
-    if not pattern or pattern.startswith("/") or ".." in pattern.split("/"):
+    if pattern.startswith("/") or ".." in pattern.split("/") or not _is_pattern(pattern):
         raise ValueError(f"{pattern!r} is no pattern of files below the step's own folder; write, say, model/*.json")
     return pattern
+
+
+def _is_pattern(pattern: str) -> bool:
+    try:
+        next(Path(os.devnull).glob(pattern), None)
+    except (ValueError, IndexError, AttributeError, NotImplementedError):  # as pathlib has it, of ".", "./" and so on
+        return False
+    return "\0" not in pattern
 
 
 Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": f"^{_NAME}$"})]

@@ -238,7 +238,8 @@ def _failure(host: Host, job: jobs.Job, error: Mapping[str, Any] | None) -> DFla
         return OutOfMemory(error["what"], where=where, cure=error["cure"])
     if error["exit_code"] == BusyError.exit_code:
         return BusyError(error["what"], where=where, cure=error["cure"])
-    return StepFailed(error["what"], status=error["exit_code"], where=where, cure=error["cure"])
+    status, reason = error["exit_code"], error.get("reason")
+    return StepFailed(error["what"], status=status, where=where, cure=error["cure"], reason=reason)
 
 
 # --- what is there comes home

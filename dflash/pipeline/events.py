@@ -55,7 +55,9 @@ class EventLog:
     def _append(self, line: Mapping[str, Any]) -> None:
         data = json.dumps(line, ensure_ascii=False).encode() + b"\n"
         try:
-            if os.write(self._descriptor, data) != len(data):
+            written = os.write(self._descriptor, data)
+            if written != len(data):  # take it back, else the next line is of no use either
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as failure:
             raise storage_error(failure, self._path) from failure

@@ -29,4 +29,4 @@ def digest(data: bytes | str) -> str:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's content in hex; of its target for a symbolic link."""
-    return digest(os.readlink(path)) if path.is_symlink() else sha256(path)
+    return digest(os.fsencode(os.readlink(path))) if path.is_symlink() else sha256(path)

@@ -23,6 +23,10 @@ from dflash.pipeline.kinds import load_kinds
 
 _LONGEST = 1 << 16  # bytes of a path
 
+_STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+"""What tells every process of a run to end is for the runner and the steps. This one's end would kill a step that is
+saving what it has; it ends with its socket."""
+
 
 def main() -> None:
     """Import what every step needs, and fork until the socket closes."""
@@ -31,6 +35,7 @@ def main() -> None:
     import dflash.validation  # noqa: F401 - pydantic is the slowest of all
 
     load_kinds(sys.argv[1])
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     asked = socket.socket(fileno=int(sys.argv[2]))
     read, write = os.pipe()
     os.set_blocking(read, False)
@@ -68,6 +73,7 @@ def _fork(asked: socket.socket) -> bool:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         asked.close()
         os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         for target, descriptor in enumerate(descriptors[:3]):
             os.dup2(descriptor, target)
             os.close(descriptor)

@@ -16,7 +16,7 @@ from typing import Any
 import dflash
 from dflash.atomic import sha256
 from dflash.environments.installed import parse_stamp
-from dflash.errors import UsageError, storage_error
+from dflash.errors import StepFailed, UsageError, storage_error
 from dflash.pipeline.files import canonical, digest, file_digest
 from dflash.pipeline.provenance.packages import packages
 from dflash.pipeline.schema import Pipeline, Step, borrowed, error_at
@@ -121,6 +121,19 @@ def _fingerprints(pipeline: Pipeline) -> dict[str, dict[str, str]]:
         is_elsewhere = bool(step.host and taken[of] and fields == ())
         found[step.name] = taken[of] | ({"host": str(step.host)} if is_elsewhere else {})
     return found
+
+
+def require_unchanged(step: Step, pipeline: Pipeline, fields: Mapping[str, Any], home: Path = HOME) -> None:
+    """Look at what a step has read from outside once more: its result may be of neither of two contents.
+
+    Raises StepFailed where that is not what the `fields` of its key say, and else what `observe` does.
+    """
+    if step.is_last or not step.kind.cached:  # it is never skipped
+        return
+    now = {"fingerprint": step.kind.fingerprint(step.config), "files": _files(step, pipeline, home, {})}
+    if found := changes({name: fields.get(name, {}) for name in now}, now):
+        what = f"what it reads was changed after the run was planned: {found[0]}"
+        raise StepFailed(what, status=1, where=f"step {step.name}", cure="run it again: ./inv resume")
 
 
 def _files(step: Step, pipeline: Pipeline, home: Path, known: dict[Path, str]) -> dict[str, str]:

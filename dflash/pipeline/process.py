@@ -27,6 +27,9 @@ disk."""
 _NEVER_BEGAN = 1  # the status of a Python that can not import what it must
 _PIPE = 1 << 20  # bytes: a step that says much waits seldom
 
+_WORDS = ("event", "reason")
+"""Of an event, what is no text of the step's."""
+
 _SPINS = 1000  # what libgomp itself takes when it knows of more threads than cores
 
 
@@ -48,7 +51,8 @@ class Forks:
     def __init__(self, environ: Mapping[str, str], kinds: str, folder: Path, log: Path) -> None:
         paths = [str(HOME), *filter(None, [environ.get("PYTHONPATH")])]
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, log.open("ab") as errors:
+        with contextlib.ExitStack() as failing, theirs, log.open("ab") as errors:
+            failing.callback(self._socket.close)
             words = ["-m", "dflash.pipeline.forking", kinds, str(theirs.fileno()), str(folder)]
             self._process = subprocess.Popen(
                 [sys.executable, *words],
@@ -59,6 +63,7 @@ class Forks:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+            failing.pop_all()
         self._pid: int | None = None
         self._status: int | None = None
 
@@ -101,7 +106,8 @@ class Forks:
     def stop(self) -> None:
         """Tell the process to end. One that has not begun never does."""
         if self.status() is None and self._pid is not None:
-            os.kill(self._pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has ended this moment
+                os.kill(self._pid, signal.SIGTERM)
         else:
             self.abandon()
 
@@ -153,7 +159,15 @@ class StepProcess:
             self.ended = True
             return []
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return [self._redaction.value(json.loads(line)) for line in lines]
+        return [self._event(line) for line in lines]
+
+    def _event(self, line: bytes) -> dict[str, Any]:
+        event: dict[str, Any] = json.loads(line)
+        if self._redaction:  # the words of the protocol stay, whatever a secret is
+            names = event["event"] != "observed"
+            told = {name: self._redaction.value(each, names) for name, each in event.items() if name not in _WORDS}
+            event |= told
+        return _printable(event) if b"\\ud" in line else event
 
     def stop(self) -> None:
         """Tell the step to save what it has and end. What it started itself is ended after it."""
@@ -172,6 +186,17 @@ class StepProcess:
             for piece in self._redaction.stream(source):
                 with contextlib.suppress(OSError):  # a full disk: what is read on is lost, and the step does not stall
                     file.write(piece)
+
+
+def _printable(value: Any) -> Any:
+    """A plain JSON value in which what is no UTF-8, such as bytes of a file's name, is written as an escape."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, list):
+        return [_printable(each) for each in value]
+    if isinstance(value, dict):
+        return {_printable(name): _printable(each) for name, each in value.items()}
+    return value
 
 
 class Grace:

@@ -61,16 +61,16 @@ class Redaction:
     def __bool__(self) -> bool:
         return bool(self._forms)
 
-    def value(self, value: Any) -> Any:
-        """A plain JSON value with every text in it redacted, names of a map too. Numbers stay."""
+    def value(self, value: Any, names: bool = True) -> Any:
+        """A plain JSON value with every text in it redacted, `names` of a map too. Numbers stay."""
         if self._text is None:
             return value
         if isinstance(value, str):
             return self._text.sub(MASK, value)
         if isinstance(value, list):
-            return [self.value(each) for each in value]
+            return [self.value(each, names) for each in value]
         if isinstance(value, dict):
-            return {self.value(name): self.value(each) for name, each in value.items()}
+            return {self.value(name) if names else name: self.value(each, names) for name, each in value.items()}
         return value
 
     def stream(self, source: int) -> Iterator[bytes]:
@@ -120,7 +120,8 @@ class Redaction:
 def _forms(value: str) -> set[bytes]:
     """The bytes that a value may show as."""
     texts = {value, *(line for line in value.splitlines() if len(line) >= SHORTEST)}
-    escaped = {form for text in texts for form in (quote(text, safe=""), quote(text), quote_plus(text))}
+    raw = {os.fsencode(text) for text in texts}  # of a text that is no UTF-8, too
+    escaped = {form for each in raw for form in (quote(each, safe=""), quote(each), quote_plus(each))}
     escaped |= {json.dumps(text)[1:-1] for text in texts} | {repr(text)[1:-1] for text in texts}
     escaped |= {json.dumps(text, ensure_ascii=False)[1:-1] for text in texts}
     return {os.fsencode(form) for form in texts | escaped} | {form for text in texts for form in _base64(text)}

@@ -20,6 +20,7 @@ from dflash.pipeline import lock, machines
 from dflash.pipeline.attempts import Attempts, Job
 from dflash.pipeline.belongings import belongings_of, files_named
 from dflash.pipeline.events import EventLog
+from dflash.pipeline.keys import require_unchanged
 from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.launchers import config as launchers
 from dflash.pipeline.memory import Memory
@@ -29,7 +30,7 @@ from dflash.pipeline.provenance import lines, manifest
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
 from dflash.pipeline.redaction import Redaction, redaction_of, secrets_of
 from dflash.pipeline.report.writing import write_report
-from dflash.pipeline.request import FILE
+from dflash.pipeline.request import FILE, planned
 from dflash.pipeline.schema import Step
 from dflash.pipeline.source import origin
 from dflash.pipeline.stopping import Stops
@@ -89,8 +90,10 @@ def execute(
                 lock.holding(root, folder.name, sender.owner if sender else "", waits) as descriptor,
                 EventLog(folder / "events.jsonl") as log,
             ):
+                if request and waits:  # for days, perhaps
+                    plan = planned(request, root, folder)
                 return _Run(plan, root, folder, view, kinds, descriptor, log, sender, request).execute()
-        except (DFlashError, OSError):
+        except BaseException:  # Ctrl-C too, while it waits for the lock
             _remove_if_unused(folder)
             raise
     except OSError as failure:
@@ -259,6 +262,7 @@ class _Run:
             result = self.attempts.result(job, entry["attempts"])
             if result is None:
                 return
+            require_unchanged(step, self.plan.pipeline, planned.fields)
             done = self.store.finish(
                 attempt, planned.fields, result, clock.seconds(), self.attempts.observed.get(step.name)
             )

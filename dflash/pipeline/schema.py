@@ -146,7 +146,7 @@ class _Making:
             entry.limits(),
             tuple(as_text(each) for each in self._filled(step, "inputs", entry.inputs, combination)),
             tuple(entry.outputs),
-            {key: as_text(each) for key, each in self._filled(step, "env", entry.env, combination).items()},
+            self._env(step, combination),
             tuple(entry.secrets),
             host,
             launcher,
@@ -160,6 +160,14 @@ class _Making:
 
     def _filled(self, step: Declared, key: str, value: Any, combination: Mapping[str, Any]) -> Any:
         return filled(value, combination, self._document, (*step.place, key))
+
+    def _env(self, step: Declared, combination: Mapping[str, Any]) -> dict[str, str]:
+        found = {key: as_text(each) for key, each in self._filled(step, "env", step.entry.env, combination).items()}
+        for key, text in found.items():
+            if "\0" in text:  # by the matrix
+                what, cure = f"{text!r} has a NUL, which no variable can hold", "remove it from the matrix"
+                raise self._document.error(what, (*step.place, "env", key), cure=cure)
+        return found
 
     def _when(self, step: Declared, needs: Mapping[str, Sequence[str]]) -> str:
         entry = step.entry

@@ -1,7 +1,8 @@
 """work/<kind>/<key>/: what steps made, and whether it is still there.
 
 A folder holds `started.json` from a step's start, and `done.json`, written last, once it finished: without it
-nothing in the folder is ever used by another step. Files below a folder named `scratch`, and files whose name
+nothing in the folder is ever used by another step. `observed.json` is beside that what its process was seen to be at
+its end (dflash/pipeline/provenance/observing.py). Files below a folder named `scratch`, and files whose name
 starts with a dot, are the step's own affair (checkpoints it resumes from, caches) and are not its outputs.
 """
 
@@ -9,18 +10,20 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from dflash.atomic import aside, write_json
-from dflash.errors import storage_error
+from dflash.errors import DataError, storage_error
 from dflash.pipeline.files import canonical, digest, file_digest
 
 _SCHEMA = 1
-_OWN = ("done.json", "started.json")
+_OBSERVED = "observed.json"
+_OWN = ("done.json", "started.json", _OBSERVED)
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished step. `contents`: by kind, the content of each input it was made from. `observed`: what its process
-    was seen to be at its end (dflash/pipeline/provenance/observing.py)."""
+    """A finished step. `contents`: by kind, the content of each input it was made from."""
 
     key: str
     step: str
@@ -47,7 +49,6 @@ class Done:
     seconds: float
     finished: float
     run: str
-    observed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def content(self) -> str:
@@ -125,7 +126,8 @@ class Store:
         if found.contents is not None and dict(found.contents) != dict(attempt.contents):
             place.rename(aside(place, "replaced"))
         place.mkdir(parents=True, exist_ok=True)
-        (place / "done.json").unlink(missing_ok=True)
+        for name in ("done.json", _OBSERVED):
+            (place / name).unlink(missing_ok=True)
         write_json(place / "started.json", {"schema": _SCHEMA, **asdict(attempt)})
         return place
 
@@ -137,7 +139,10 @@ class Store:
         seconds: float,
         observed: Mapping[str, Any] | None = None,
     ) -> Done:
-        """Write done.json: from here on the step is finished."""
+        """Write done.json: from here on the step is finished.
+
+        Raises DataError for a file whose name can not be written down, or OSError.
+        """
         place = self.folder(attempt.kind, attempt.key)
         done = Done(
             attempt.key,
@@ -149,8 +154,9 @@ class Store:
             seconds,
             time.time(),
             attempt.run,
-            observed or {},
         )
+        if observed:
+            write_json(place / _OBSERVED, observed)
         write_json(place / "done.json", {"schema": _SCHEMA, **asdict(done)})
         if attempt.kind in self._newest:
             self._newest[attempt.kind][attempt.step] = done
@@ -172,13 +178,20 @@ def _read_done(place: Path) -> Done | None:
         return None
     try:
         value["outputs"] = tuple(Output(**each) for each in value["outputs"])
-        return Done(**value)
+        known = {each.name for each in fields(Done)}  # a newer version's may have more
+        return Done(**{name: each for name, each in value.items() if name in known})
     except (KeyError, TypeError):
         return None
 
 
-def _outputs(place: Path) -> list[Output]:
-    found = []
+def observed_in(place: Path) -> dict[str, Any]:
+    """What the process of the step with this folder was seen to be at its end; empty where that is not known."""
+    return _read(place / _OBSERVED)
+
+
+def outputs_in(place: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
+    """The files that a step made: name below its folder, path and status. What holds nothing to be kept, a pipe or a
+    socket, is none. Raises DataError for a name that can not be written down, or OSError."""
     for folder, folders, files in os.walk(place):
         folders[:] = sorted(name for name in folders if name != "scratch" and not name.startswith("."))
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
@@ -188,8 +201,25 @@ def _outputs(place: Path) -> list[Output]:
             if relative in _OWN or name.startswith("."):
                 continue
             status = path.lstat()
-            found.append(Output(relative, status.st_size, file_digest(path), status.st_mtime_ns))
-    return found
+            if not _is_kept(status):
+                continue
+            try:
+                relative.encode()
+            except UnicodeEncodeError:
+                shown = relative.encode(errors="backslashreplace").decode()
+                cure = "give it another name, or one that begins with a dot, which is no output"
+                raise DataError(f"the name of its file '{shown}' is not UTF-8", where=str(place), cure=cure) from None
+            yield relative, path, status
+
+
+def _is_kept(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+
+
+def _outputs(place: Path) -> list[Output]:
+    return [
+        Output(name, status.st_size, file_digest(path), status.st_mtime_ns) for name, path, status in outputs_in(place)
+    ]
 
 
 def _damage(place: Path, done: Done) -> list[str]:
@@ -201,9 +231,7 @@ def _damage(place: Path, done: Done) -> list[str]:
         except (FileNotFoundError, NotADirectoryError):
             damage.append(f"output {output.path} is missing")
             continue
-        same = status.st_size == output.size and (
-            status.st_mtime_ns == output.mtime_ns or file_digest(path) == output.sha256
-        )
-        if not same:
+        same = status.st_mtime_ns == output.mtime_ns or (_is_kept(status) and file_digest(path) == output.sha256)
+        if status.st_size != output.size or not same:
             damage.append(f"output {output.path} has changed")
     return damage

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dflash.errors import UsageError
-from dflash.pipeline.attempts import Watch
+from dflash.errors import StepFailed, UsageError
+from dflash.hosts.failures import LoginFailed, LostConnection
+from dflash.pipeline.attempts import Job, Watch, _require_outputs
+from dflash.pipeline.child import _reason
 from dflash.pipeline.events import read_jsonl
 from dflash.pipeline.memory import oom_kills
 from dflash.pipeline.policy import Limits
 from dflash.pipeline.record import load_record
 from dflash.pipeline.redaction import Redaction
+from dflash.pipeline.retrying import AttemptFailed
+from dflash.pipeline.schema import Step
 from tests.lab.service import wait_until
 from tests.pipeline.lab import WORK, Lab, assert_hidden, end, none_left
+from tests.pipeline.sample_kinds import KINDS, WorkConfig
 
 QUICK = {"backoff": 0.01}
 
@@ -93,6 +100,47 @@ def test_a_step_that_does_not_make_what_it_promises_has_failed(work: Lab):
     assert attempts(outcome.record, "other") == [("failed", "exit", 1)]
     assert work.statuses()["other"] == "resume"
     assert (where / "made.txt").read_text() == "c"  # kept
+
+
+def test_a_step_whose_inputs_change_while_it_runs_is_not_finished(work: Lab, tally: Path):
+    tally.write_text("old\n")
+    work.declare(other={"inputs": [str(tally)]})
+    outcome = work.run(f"other.tally={tally}")
+    expected = f"step other: what it reads was changed after the run was planned: files.{tally}: "
+    assert str(outcome.failure).startswith(expected)
+    assert statuses(outcome.record) == {"first": "ok", "second": "ok", "other": "failed", "clean": "ok"}
+    assert not (work.folder("other", f"other.tally={tally}") / "done.json").exists()
+
+
+@pytest.mark.parametrize("promised", ["*.json", "**", ".hidden", "scratch/*"])
+def test_what_the_store_keeps_there_is_nothing_that_a_step_has_made(tmp_path: Path, promised: str):
+    for name in ("started.json", ".hidden", "scratch/part", "empty/"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
+    made = Step("push", KINDS["work"], (), WorkConfig(), {}, None, outputs=(promised,))
+    job = Job(made, {}, tmp_path, tmp_path / "log", {}, "pipeline.yaml")
+    with pytest.raises(AttemptFailed, match=re.escape(f"it made no {promised};")):
+        _require_outputs(job)
+    for name in ("made.json", "model/.kept"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    _require_outputs(replace(job, step=replace(made, outputs=("*.json", "**"))))
+
+
+def test_an_attempt_that_can_not_be_made_is_noted_as_failed(work: Lab):
+    work.declare(first={"env": {"LONG": "x" * 200_000}})
+    outcome = work.run()
+    (entry,) = of(outcome.record, "first")["attempts"]
+    assert (entry["status"], entry["exit_code"]) == ("failed", 5)
+    assert "Argument list too long" in entry["error"]
+    assert statuses(outcome.record)["clean"] == "ok"
+
+
+def test_an_attempt_is_lost_with_a_connection_and_not_by_a_status():
+    assert _reason(LostConnection("the stream broke", layer="ssh:gpu1")) == "lost"
+    assert _reason(StepFailed("it ended with status 255", status=255)) == "exit"
+    assert _reason(LoginFailed("no key", layer="ssh:gpu1")) == "exit"
+    assert _reason(StepFailed("memory ran out", status=1, where="gpu1", reason="memory")) == "memory"
 
 
 def test_a_limit_ends_a_step_as_ctrl_c_does_and_says_where_it_is(lab: Lab, monkeypatch: pytest.MonkeyPatch):
@@ -200,6 +248,20 @@ def test_a_step_that_says_much_is_not_held_up_by_its_secrets(work: Lab, monkeypa
     log = work.runs()[-1] / "logs" / "first.log"
     assert log.stat().st_size > 30e6
     assert log.read_bytes().endswith(b"the end ***\n")
+
+
+def test_a_secret_changes_no_word_of_the_runners_own_and_one_that_is_not_used_hides_nothing(
+    work: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PUSH_TOKEN", "event")
+    monkeypatch.setenv("LETTER", "e")
+    work.declare(
+        first={"secrets": ["PUSH_TOKEN"], "with": {"label": "hello"}},
+        other={"secrets": ["LETTER"], "when": "host.gpus > 99"},
+    )
+    record = work.run().record
+    assert statuses(record) == {"first": "ok", "second": "ok", "other": "left out", "clean": "ok"}
+    assert of(record, "first")["result"]["label"] == "hello"
 
 
 # --- what the kernel has killed

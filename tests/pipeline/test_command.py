@@ -78,6 +78,23 @@ def test_a_stop_is_passed_on_and_waited_for(tmp_path: Path):
     assert (tmp_path / "saved").read_text() == "saved\n"
 
 
+def test_a_stop_reaches_what_a_shell_waits_for(tmp_path: Path):
+    inner = f"trap 'sleep 0.3; echo saved > {tmp_path}/saved; exit 0' TERM; touch {tmp_path}/ready; while :; do "
+    inner += "sleep 0.05; done"
+
+    def interrupt() -> None:
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(step(tmp_path, "sh", "-c", 'sh -c "$1"; true', "sh", inner))
+    thread.join()
+    assert (tmp_path / "saved").read_text() == "saved\n"
+
+
 def test_its_key_is_made_of_its_words_and_of_what_it_needs(tmp_path: Path):
     def key(text: str) -> str:
         (tmp_path / "two.yaml").write_text(text)

@@ -47,6 +47,20 @@ def test_a_log_that_can_not_be_appended_to_is_named(tmp_path: Path):
         log.write("note", step="train")
 
 
+def test_half_a_line_on_a_disk_that_was_full_for_a_moment_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write = os.write
+    with EventLog(tmp_path / "events.jsonl") as log:
+        log.write("a")
+        monkeypatch.setattr("dflash.pipeline.events.os.write", lambda descriptor, data: write(descriptor, data[:20]))
+        with pytest.raises(StorageError, match="No space left"):
+            log.write("b")
+        monkeypatch.undo()
+        log.write("c")
+    assert [each["event"] for each in read_jsonl(tmp_path / "events.jsonl")] == ["a", "c"]
+
+
 def test_figures_read_well():
     metrics = {"loss": 2.3456, "accuracy": [0.61, 0.4, 1.0], "tokens_per_s": 12345.6}
     assert figures(metrics) == "loss 2.346  accuracy .61 .40 1.00  12.3k tokens/s"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from dflash.pipeline.process import Forks
 from dflash.pipeline.record import load_record
 from dflash.pipeline.run import execute
 from dflash.pipeline.view import Lines
 from tests.lab.service import wait_until
-from tests.pipeline.lab import Lab
+from tests.pipeline.lab import SAMPLE_KINDS, Lab, end
 
 
 def test_a_step_that_can_not_begin_fails_and_its_log_says_why(work: Lab):
@@ -36,3 +40,21 @@ def test_when_it_is_killed_the_step_at_work_fails_and_the_others_run(work: Lab, 
     assert "its process was killed by SIGKILL" in said
     statuses = [step["status"] for step in load_record(work.root)["steps"]]
     assert statuses == ["failed", "blocked", "ok", "ok"]
+
+
+def test_a_signal_to_every_process_of_a_run_lets_its_step_save_what_it_has(lab: Lab):
+    run = lab.start("train.steps=600", "train.seconds=0.05")
+    lab.await_event("progress", "train")
+    (forks,) = psutil.Process(run.pid).children()
+    forks.terminate()
+    time.sleep(0.3)
+    assert end(run, signal.SIGTERM) == 143
+    assert (
+        int((lab.folder("train", "train.steps=600", "train.seconds=0.05") / "scratch" / "checkpoint").read_text()) > 0
+    )
+
+
+def test_a_process_that_ended_this_moment_can_be_stopped(tmp_path: Path):
+    with Forks(dict(os.environ), SAMPLE_KINDS, tmp_path, tmp_path / "log") as forks:
+        forks._pid = 2**22 + 1  # more than Linux gives to any
+        forks.stop()

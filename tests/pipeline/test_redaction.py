@@ -64,6 +64,16 @@ def test_values_of_a_result_are_hidden_at_any_depth_and_numbers_stay():
     assert Redaction().value("hunter22") == "hunter22"
 
 
+def test_names_of_a_map_that_are_not_the_steps_own_stay():
+    assert Redaction(["libraries"]).value({"libraries": ["libraries"]}, names=False) == {"libraries": [MASK]}
+
+
+def test_a_secret_that_is_no_utf_8_is_hidden_too():
+    raw = b"abc\xffdefgh"
+    redaction = Redaction([os.fsdecode(raw)])
+    assert b"".join(streamed(redaction, b"it is " + raw + b" abc%FFdefgh")) == b"it is *** ***"
+
+
 def test_what_can_be_no_secret_is_passed_on_at_once_and_a_beginning_is_held():
     redaction = Redaction(["hunter22"])
     assert redaction._split(b"a line\n") == (b"a line\n", b"")

@@ -15,11 +15,12 @@ import pytest
 from dflash.errors import BusyError, DFlashError, StorageError, UsageError
 from dflash.pipeline import lock
 from dflash.pipeline.events import read_jsonl
-from dflash.pipeline.record import load_record, new_run, runs
+from dflash.pipeline.record import Sender, load_record, new_run, runs
+from dflash.pipeline.request import request_of
 from dflash.pipeline.run import execute
 from dflash.pipeline.view import Lines
 from tests.lab.service import wait_until
-from tests.pipeline.lab import SAMPLE, Lab, end, none_left, step_processes
+from tests.pipeline.lab import SAMPLE, SAMPLE_KINDS, Lab, end, none_left, step_processes
 
 SLOW = ("train.steps=200", "train.seconds=0.1")
 
@@ -202,6 +203,21 @@ def test_a_full_disk_is_one_line_and_leaves_a_record(small_disk: Path, fault: st
     (lab.folder("train", f"train.fault={fault}") / "model.txt").unlink()
     assert load_record(lab.root)["status"] in ("failed", "interrupted")
     assert lab.run().exit_code == 0
+
+
+def test_a_run_that_may_wait_for_the_lock_is_planned_again_once_it_has_it(lab: Lab):
+    read = lab.root / "read.txt"
+    lab.file.write_text(
+        "name: one\nsteps: [{name: only, uses: work, inputs: [read.txt]}]\n".replace("read.txt", str(read))
+    )
+    read.write_text("old")
+    plan = lab.plan()
+    request = request_of(plan.pipeline, (), plan.host, SAMPLE_KINDS, lab.root)
+    read.write_text("new")
+    sender = Sender("run-1", "ann@desk", waits=True)
+    outcome = execute(plan, lab.root, Lines(io.StringIO()), SAMPLE_KINDS, sender, request)
+    assert outcome.exit_code == 0
+    assert lab.statuses() == {"only": "skip"}
 
 
 def test_only_local_hosts_are_run_on(lab: Lab):

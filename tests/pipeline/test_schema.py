@@ -145,8 +145,11 @@ def test_a_mistake_is_named_with_its_place(lab: Lab, text: str, place: str, says
         ("inputs: corpus", "3:37", 'must be a list, not "corpus"'),
         ("outputs: [/tmp/x]", "3:39", "'/tmp/x' is no pattern of files below the step's own folder"),
         ("outputs: [a/../../b]", "3:39", "is no pattern of files below"),
+        ("outputs: [.]", "3:39", "is no pattern of files below"),
+        ("outputs: [a**b]", "3:39", "is no pattern of files below"),
         ("env: {OMP-THREADS: '1'}", "3:35", "'OMP-THREADS' can not name a variable"),
         ("env: {DEBUG: true}", "3:42", "True is not text; put it in quotes"),
+        ('matrix: {x: ["a\\0b"]}, env: {A: "${{ matrix.x }}"}', "3:61", "has a NUL, which no variable can hold"),
         ("env: {RATE: 1.50}", "3:41", "1.5 is not text; put it in quotes"),
         (
             "secrets: [hf_token]",

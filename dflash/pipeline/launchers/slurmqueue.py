@@ -223,7 +223,9 @@ class Queue:
 
 def lost(what: str) -> StepFailed:
     """What failed because a machine is not there any more: worth another attempt (policy.REASONS)."""
-    return StepFailed(what, status=HostError.exit_code, cure="run again to go on from the last checkpoint")
+    return StepFailed(
+        what, status=HostError.exit_code, cure="run again to go on from the last checkpoint", reason="lost"
+    )
 
 
 def _line(done: subprocess.CompletedProcess[str]) -> str:

@@ -143,7 +143,7 @@ class Watch:
         elif isinstance(said, jobs.Job):
             member.ended = said
         else:
-            member.lost = said if isinstance(said, HostError) else HostError(said.what, layer=str(said.where))
+            member.lost = said if isinstance(said, HostError) else LostConnection(said.what, layer=str(said.where))
         if not (member.ended and member.ended.code == 0):
             self._ended_badly.append(member)
             self._end_after(SETTLE_S)

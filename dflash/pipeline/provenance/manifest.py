@@ -32,7 +32,7 @@ from dflash.pipeline.provenance.data import data
 from dflash.pipeline.provenance.environment import environment
 from dflash.pipeline.provenance.hashes import Hashes
 from dflash.pipeline.provenance.variables import without_credentials
-from dflash.pipeline.store import Done
+from dflash.pipeline.store import Done, observed_in
 from dflash.validation import plain
 
 _CACHE = ("snapshot", "hit_rate", "from_vault", "graphs")
@@ -65,7 +65,7 @@ def begun(plan: Plan, root: Path, kinds: str, known: Mapping[str, Any], text: st
 
 def add(provenance: dict[str, Any], step: str, done: Done, folder: Path) -> None:
     """What a finished step's process saw, and what it made, whether it ran in this run or before. Raises OSError."""
-    observed = done.observed
+    observed = observed_in(folder)
     if observed:
         provenance["libraries"][step] = observed["libraries"]
         provenance["variables"]["steps"][step] = {**observed["variables"], **observed["workers"]}
