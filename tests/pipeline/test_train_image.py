@@ -48,9 +48,13 @@ steps:
     uses: data
     needs: [target]
     with: {file: talk.jsonl, heldout: 4, buckets: [96], block: 4}
+  - name: prewarm
+    uses: prewarm
+    needs: [target, data]
+    with: {for_step: train}
   - name: train
     uses: train
-    needs: [target, data]
+    needs: [target, data, prewarm]
     with:
       draft: {layers: 1, features: 2, block: 4, mask_token_id: 260}
       topology: {targets: 1, drafters: 1}
