@@ -1,8 +1,8 @@
-"""`./inv bench pipeline`: what the runner itself costs, and what planning does.
+"""`./inv bench pipeline`: what the runner itself costs, what planning does, and how soon a long run's report opens.
 
 Runs of few and of many steps that each run `true`, in a process of its own: what one step more takes is the runner's,
 but for starting that program, and what is left of a run is its beginning and end. Folders, records and events are
-written durably, as always. Each run has a root of its own; medians.
+written durably, as always. Each number of steps has a root of its own; medians.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.pipeline_planning import planning
+from benchmarks.parts.planning import planning
+from benchmarks.parts.report import report
 from dflash.hosts.chain import Chain, Local
 from dflash.hosts.inventory import Host
 from dflash.pipeline.keys import observe
@@ -39,10 +40,11 @@ _STEP = """\
 def measure() -> dict[str, float]:
     """Milliseconds: `step_ms` for each step that runs, `skipped_ms` for each that is finished already, `run_ms` for a
     run besides its steps; `python_ms` for starting a Python that does nothing, to compare. `plan_1000_s`: seconds for
-    planning a thousand steps."""
+    planning a thousand steps. `report_`: what report.py says of a training that logged ten million rows."""
     rounds = [_round() for _ in range(ROUNDS)]
     figures = {name: round(statistics.median(each[name] for each in rounds), 1) for name in rounds[0]}
-    return {**figures, "plan_1000_s": round(planning(1000), 2)}
+    reported = {f"report_{name}": value for name, value in report().items()}
+    return {**figures, "plan_1000_s": round(planning(1000), 2), **reported}
 
 
 def _round() -> dict[str, float]:

@@ -272,7 +272,7 @@ def _keep(failure: BaseException, root: object) -> Path:
     name = f"crash-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
     text = "".join(traceback.format_exception(failure))
     for folder in (
-        (Path(root) if isinstance(root, str) and root else HOME) / "runs",
+        (Path(os.path.expanduser(root)) if isinstance(root, str) and root else HOME) / "runs",
         Path(tempfile.gettempdir()),
     ):
         try:

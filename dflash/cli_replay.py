@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,9 @@ from dflash.errors import Diverged, UsageError
 
 if TYPE_CHECKING:
     from dflash.hosts.inventory import Host
-    from dflash.pipeline.replay import Comparison, Replay
+    from dflash.pipeline.errand import Errand
+    from dflash.pipeline.judging import Comparison
+    from dflash.pipeline.replay import Replay
     from dflash.pipeline.verdict import Verdict
 
 
@@ -31,8 +34,9 @@ def replay(
     """Say what would be different, do a run again, and say what was. Exits with 0 when the numbers are the same, or
     within the machine's own noise; with 11 when they are others, with 3 when something keeps it from being a replay."""
     from dflash.hosts.inventory import find_host
+    from dflash.pipeline.judging import compared
     from dflash.pipeline.record import load_record
-    from dflash.pipeline.replay import compared, probe, replay_of, require
+    from dflash.pipeline.replay import begins_in, probe, replay_of, require
     from dflash.pipeline.restoring import restored
 
     if noise < 0:
@@ -40,20 +44,28 @@ def replay(
     folder, there = cli.root_of(root), find_host(host, cli.HOME / "hosts.yaml")
     if there.chain.is_local and not there.root:
         there = replace(there, root=str(folder))
+    wheelhouse = Path(wheels).absolute() if wheels else None
     record = load_record(folder, run)
-    with restored(folder / "runs" / record["id"]) as source:
-        wanted = replay_of(record, folder / "runs" / record["id"], source, there)
-        with _reached(there) as connection:
-            seen, texts = probe(connection, wanted, folder)
-            found = compared(wanted, seen, accept, texts)
+    home = folder / "runs" / record["id"]
+    with contextlib.chdir(begins_in(home)):
+        with restored(home) as source:
+            wanted = replay_of(record, home, source, there)
+            with _reached(there) as connection:
+                seen, texts = probe(connection, wanted, folder)
+            found = compared(record, wanted.lines, seen, texts, accept)
             _show_comparison(found, f"{there.name} is compared with run {record['id']}", as_json)
             if as_json and (plan or found.blocking):
                 cli.print_json({"run": record["id"], "host": there.name, **_plain(found)})
             require(found, record["id"])
-        if plan:
-            return
-        made = [_done_again(wanted, folder, accept, wheels) for _ in range(1 + noise)]
-    _say(wanted, folder, made[0], accept, as_json)
+            if plan:
+                return
+            errand = _begun(wanted, folder, accept, wheelhouse)
+        first = _ended(errand, folder, accept)  # after days, perhaps: nothing is held meanwhile
+        for _ in range(noise):
+            with restored(home) as source:
+                errand = _begun(replay_of(record, home, source, there), folder, accept, wheelhouse)
+            _ended(errand, folder, accept)
+    _say(record["id"], there.name, folder, first, accept, as_json)
 
 
 def _reached(host: Host) -> Any:
@@ -62,41 +74,47 @@ def _reached(host: Host) -> Any:
     return reach(host.chain)
 
 
-def _done_again(wanted: Replay, root: Path, accept: Sequence[str], wheels: str) -> str:
-    """Do the run again, follow it to its end, and judge it; the id of the new run."""
+def _begun(wanted: Replay, root: Path, accept: Sequence[str], wheels: Path | None) -> Errand:
+    """Have all there that it takes to do the run again, and begin."""
     from dflash.pipeline.away import launch
-    from dflash.pipeline.following import fetch, follow
-    from dflash.pipeline.replay import judge, made_ready
-    from dflash.pipeline.view import view_for
+    from dflash.pipeline.replay import made_ready
 
     with _reached(wanted.host) as connection:
         told = _teller(wanted.host)
-        ready = made_ready(connection, wanted, told, accept, Path(wheels) if wheels else None)
-        errand, place = launch(connection, ready, root)
+        errand, _ = launch(connection, made_ready(connection, wanted, root, told, accept, wheels), root)
         told(f"run {errand.run} does {wanted.record['id']} again, as job {errand.job}")
+    return errand
+
+
+def _ended(errand: Errand, root: Path, accept: Sequence[str]) -> str:
+    """Follow a replay to its end, and judge it; its id."""
+    from dflash.pipeline.following import fetch, follow
+    from dflash.pipeline.judging import judge
+    from dflash.pipeline.view import view_for
+
     try:
         job, failure = follow(errand, view_for(sys.stderr))
     except KeyboardInterrupt:
         again = f"./inv follow {errand.run} looks on again, ./inv stop {errand.run} ends it"
         print(f"\n{errand.host} goes on with the run; {again}", file=sys.stderr)
         raise
-    fetch(errand, job, place, failure)
+    fetch(errand, job, root / "runs" / errand.run, failure)
     if failure:
         raise failure
     if job.code:
         sys.exit(job.code)
-    judge(root, wanted, errand.run, accept)
+    judge(root, errand.run, errand.request["replays"], accept)
     return errand.run
 
 
-def _say(wanted: Replay, root: Path, run: str, accept: Sequence[str], as_json: bool) -> None:
+def _say(of: str, host: str, root: Path, run: str, accept: Sequence[str], as_json: bool) -> None:
     """The verdict on the replay, once all there are to know the noise from have been."""
-    from dflash.pipeline.replay import judge
+    from dflash.pipeline.judging import judge
 
-    verdict, found = judge(root, wanted, run, accept)
-    _show_comparison(found, f"run {run} is compared with run {wanted.record['id']}", as_json)
+    verdict, found = judge(root, run, of, accept)
+    _show_comparison(found, f"run {run} is compared with run {of}", as_json)
     if as_json:
-        told = {"run": wanted.record["id"], "host": wanted.host.name, "replay": run}
+        told = {"run": of, "host": host, "replay": run}
         cli.print_json({**told, **_plain(found), "verdict": {**verdict.to_json(), "said": str(verdict)}})
     else:
         print(verdict)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dflash.cli import print_json, root_of
 from dflash.errors import UsageError
 from dflash.validation import suggestion
+
+if TYPE_CHECKING:
+    from dflash.pipeline.removing import Removal
 
 
 def show(*, run: str, root: str, as_json: bool) -> None:
@@ -31,13 +34,18 @@ def runs(*, pipeline: str, status: str, root: str, as_json: bool) -> None:
     if status and status not in STATUSES:
         cure = suggestion(status, STATUSES, "statuses")
         raise UsageError(f"there is no status {status!r}", where="--status", cure=cure)
+    known = listed(root_of(root))
     records = [
         each
-        for each in listed(root_of(root))
+        for each in known
         if (not pipeline or each["pipeline"] == pipeline) and (not status or each["status"] == status)
     ]
     if as_json:
         print_json({"runs": records})
+    elif known and not records:
+        print(
+            f"no run{f' of {pipeline}' if pipeline else ''} is {status or 'there'}; ./inv runs lists all {len(known)}"
+        )
     else:
         show_runs(records)
 
@@ -58,7 +66,7 @@ def compare(*, a: str, b: str, root: str, as_json: bool) -> None:
 
 def remove(*, wanted: Sequence[str], outputs: bool, root: str, preview: bool) -> None:
     """Delete runs, and say what that frees; or only say it."""
-    from dflash.pipeline.removing import plan_removal
+    from dflash.pipeline.removing import left_there, plan_removal
     from dflash.pipeline.removing import remove as delete
     from dflash.pipeline.show import show_removals
 
@@ -67,12 +75,16 @@ def remove(*, wanted: Sequence[str], outputs: bool, root: str, preview: bool) ->
     folder = root_of(root)
     removals = plan_removal(folder, wanted, outputs=outputs)
     show_removals(removals)
-    freed = f"{sum(each.bytes for each in removals) / 1e6:,.1f} MB"
+    for line in filter(None, (left_there(folder, run) for run in wanted)):
+        print(line)
     if preview:
-        print(f"would free {freed}; nothing was deleted")
+        print(f"would free {_megabytes(removals)}; nothing was deleted")
         return
-    delete(folder, removals)
-    print(f"freed {freed}")
+    print(f"freed {_megabytes(delete(folder, removals))}")
+
+
+def _megabytes(removals: Sequence[Removal]) -> str:
+    return f"{sum(each.bytes for each in removals) / 1e6:,.1f} MB"
 
 
 def report(*, run: str, root: str, out: str, to: str, python: str) -> None:

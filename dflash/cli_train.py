@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash import cli
-from dflash.errors import UsageError
+from dflash.errors import DFlashError, UsageError
 from dflash.hosts.inventory import Host, find_host
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def stop(*, run: str, root: str, grace: float) -> None:
     with _noted(errand, folder):
         job = stop_run(errand)
     fetch(errand, job, folder / "runs" / run)
+    _judge(errand, folder)
     _show(folder, run, as_json=False)
     if job.code:
         print(f"./inv resume {run} goes on with it", file=sys.stderr)
@@ -214,12 +215,26 @@ def _follow(errand: Errand, root: Path, as_json: bool) -> None:
         print(f"\n{errand.host} goes on with the run; {again}", file=sys.stderr)
         raise
     fetch(errand, job, root / "runs" / errand.run, failure)
+    _judge(errand, root)
     _show(root, errand.run, as_json)
     if failure:
         raise failure
     if job.code > 128:
         print(f"interrupted; ./inv resume {errand.run} goes on from here", file=sys.stderr)
     sys.exit(job.code)
+
+
+def _judge(errand: Errand, root: Path) -> None:
+    """Judge a replay that has ended well, whoever began it. That it can not be judged takes nothing of the run."""
+    from dflash.pipeline.judging import judge
+    from dflash.pipeline.record import load_record
+
+    of = errand.request.get("replays")
+    if of and load_record(root, errand.run)["status"] == "ok":
+        try:
+            judge(root, errand.run, of, errand.request["accepted"])
+        except DFlashError as failure:
+            print(f"note: this replay of {of} is not judged: {failure}", file=sys.stderr)
 
 
 @contextlib.contextmanager

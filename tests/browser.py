@@ -12,13 +12,14 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
@@ -36,12 +37,16 @@ def chromium() -> str:
     pytest.skip("there is no Chromium here: apt-get install chromium")
 
 
+PATIENCE_S = 30
+"""How long a browser may say nothing: one that hangs is no reason for a suite to."""
+
+
 class Page:
     """One page of a browser, and what happened in it since it was opened."""
 
-    def __init__(self, commands: int, answers: BinaryIO) -> None:
+    def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers = commands, answers
-        self._number, self._session = 0, ""
+        self._number, self._session, self._said = 0, "", b""
         self.events: list[dict[str, Any]] = []
         target = self.tell("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.tell("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -61,10 +66,13 @@ class Page:
                 return said["result"]
 
     def _hear(self) -> dict[str, Any]:
-        said = bytearray()
-        while (byte := self._answers.read(1)) != b"\0":
-            assert byte, "the browser has gone"
-            said += byte
+        while b"\0" not in self._said:
+            ready, _, _ = select.select([self._answers], [], [], PATIENCE_S)
+            assert ready, f"the browser has said nothing for {PATIENCE_S} s"
+            more = os.read(self._answers, 1 << 16)
+            assert more, "the browser has gone"
+            self._said += more
+        said, _, self._said = self._said.partition(b"\0")
         message = json.loads(said)
         if "method" in message:
             self.events.append(message)
@@ -132,15 +140,15 @@ def browser() -> Iterator[Page]:
     for each in (read, write, *high):
         os.close(each)
     try:
-        with os.fdopen(answers, "rb") as heard:
-            page = Page(commands, heard)
-            yield page
-            page.close()
-            process.wait(20)
+        page = Page(commands, answers)
+        yield page
+        page.close()
+        process.wait(20)
     finally:
         process.kill()
         process.wait()
         os.close(commands)
+        os.close(answers)
         shutil.rmtree(home, ignore_errors=True)
 
 

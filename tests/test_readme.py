@@ -23,7 +23,7 @@ BLOCKS = re.findall(r"^(?:<!-- (run(?: nightly)?) -->\n)?```(sh|python)\n(.*?)^`
 SHIM = """#!/bin/sh
 case "$1" in
     train) shift; set -- {train} "$@" --root . ;;
-    plan | show | runs) set -- "$@" --root . ;;
+    plan | show | runs | report | graph | replay) set -- "$@" --root . ;;
 esac
 exec "{python}" -B -m dflash "$@"
 """

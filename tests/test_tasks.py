@@ -182,6 +182,19 @@ def test_an_unexpected_error_is_one_line_naming_its_traceback(tmp_path: Path, ca
     assert "in broken" in Path(said.split()[-1]).read_text()
 
 
+def test_a_traceback_is_kept_below_the_root_that_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    @cli.verb
+    def broken(*, root: str) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with pytest.raises(SystemExit):
+        broken(root="~/x")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
 @pytest.mark.parametrize(
     ("failure", "code"),
     [(StepFailed("x", status=9), 9), (PermissionError(13, "denied", "/x"), 5), (KeyboardInterrupt(), 130)],

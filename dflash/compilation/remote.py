@@ -24,14 +24,14 @@ _ERRORS: Errors = {2: UsageError, 5: StorageError, 6: BusyError, 8: VaultError}
 class HostVault:
     """The vault below the root of one host, over an open connection."""
 
-    def __init__(self, connection: Connection, host: Host, environment: str = "") -> None:
-        """It is asked with the Python of `environment`, or else of the only one in use there.
+    def __init__(self, connection: Connection, host: Host, environment: str = "", *, python: str = "") -> None:
+        """It is asked with the Python of `environment`, or else of the only one in use there; or else with `python`.
 
         Raises:
             UsageError: no environment is in use there, or several are.
             TransferFailed, LostConnection: the host.
         """
-        self._connection, self._programs = connection, HostPrograms(connection, host, environment)
+        self._connection, self._programs = connection, HostPrograms(connection, host, environment, python=python)
 
     def ask(self, role: str, *words: str) -> Any:
         """What a role of far.py gives there.

@@ -94,13 +94,14 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     thing that takes a while. With `looks_only` nothing is put there but the source.
 
     Raises:
-        UsageError: a path of the pipeline is nowhere, a secret is not set, or the source can not be told; nothing has
-            been done then. Data was changed meanwhile.
+        UsageError: a path of the pipeline is nowhere, a secret is not set (not with `looks_only`), or the source can
+            not be told; nothing has been done then. Data was changed meanwhile.
         NotThere: `looks_only`, and the environment or some data would have to be put there first.
         DFlashError: what `order.check` raises. EnvironmentMismatch: the environment can not be made there.
         HostError: the host, or something can not be written there. StorageError: something can not be read here.
     """
-    secrets_of(order.pipeline.steps, os.environ)
+    if not looks_only:
+        secrets_of(order.pipeline.steps, os.environ)
     found = list(belongings(order.pipeline))
     parcels = {each: parcel(each) for each in found if not each.is_there}
     home, there = look(connection, [each.name for each in found if each.is_there])
@@ -274,7 +275,7 @@ def _write(ready: Ready, errand: Errand, folder: Path) -> None:
 
 def _variables(errand: Errand) -> dict[str, str]:
     """Compiled Python lies apart from the source and the generation, which are compared file by file. A generation
-    comes without any: each step would compile all of torch's again."""
-    if not errand.generation:
+    comes without any, and so does an image: each step would compile all of torch's again."""
+    if not errand.generation and not errand.lock:
         return {"PYTHONPATH": errand.source, "PYTHONDONTWRITEBYTECODE": "1"}
     return {"PYTHONPATH": errand.source, "PYTHONPYCACHEPREFIX": f"{errand.root}/pycache"}

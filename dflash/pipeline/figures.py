@@ -51,10 +51,14 @@ def change(pair: Pair) -> str:
     return f"{(pair.b - pair.a) / abs(pair.a):+.1%}" if pair.a else ""
 
 
-_OF_RUN = (
+_JUDGED = (
     ("acceptance_length", "acceptance length", ""),
     ("acceptance_length_untrained", "acceptance length, untrained", ""),
     ("greedy_identical", "outputs equal to the target's own", ""),
+)
+"""Of the run where it has one evaluation; of each where it has several, as the run's are then those of the last."""
+
+_OF_RUN = (
     ("wall_s", "wall time", "s"),
     ("peak_rss_mb", "peak memory", "MB"),
 )
@@ -97,11 +101,13 @@ def _pair(a: Figure | None, b: Figure | None) -> Pair:
 
 
 def _figures(record: Mapping[str, Any]) -> Iterator[Figure]:
-    for name, label, unit in _OF_RUN:
+    several = sum(step["kind"] == "evaluate" for step in record["steps"]) > 1
+    for name, label, unit in (*(() if several else _JUDGED), *_OF_RUN):
         if _is_number(value := record.get(name)):
             yield Figure(name, label, value, unit)
     for step in record["steps"]:
-        for name, label, unit in _OF_STEP.get(step["kind"], ()):
+        judged = _JUDGED if several and step["kind"] == "evaluate" else ()
+        for name, label, unit in (*judged, *_OF_STEP.get(step["kind"], ())):
             if _is_number(value := _at(step["result"], name)):
                 yield Figure(f"{step['name']}.{name}", f"{step['name']}: {label}", value, unit)
     for step in record["steps"]:

@@ -154,7 +154,9 @@ def fetch(errand: Errand, job: Job, folder: Path, failure: DFlashError | None = 
     with reach(errand.where.chain) as connection:
         _, there = look(connection, [errand.folder])
         if there[errand.folder] and not errand.is_in(folder):
+            verdict = _verdict(folder)
             files.get(connection, errand.folder, folder)
+            _keep(verdict, folder)
         if there[errand.folder]:
             _fetch_made(connection, errand, folder)
         elif failure:
@@ -167,6 +169,22 @@ def fetch(errand: Errand, job: Job, folder: Path, failure: DFlashError | None = 
     ended = replace(errand, ended=asdict(job))
     ended.write(folder)
     return ended
+
+
+def _verdict(folder: Path) -> Any:
+    """The verdict on a replay (dflash/pipeline/judging.py): it is made here, so that the record there has none."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return json.loads((folder / "record.json").read_bytes()).get("replay")
+    return None
+
+
+def _keep(verdict: Any, folder: Path) -> None:
+    if verdict:
+        try:
+            record = json.loads((folder / "record.json").read_bytes())
+            write_json(folder / "record.json", {**record, "replay": verdict})
+        except OSError as failure:
+            raise storage_error(failure, folder / "record.json") from failure
 
 
 def _note_failure(folder: Path, failure: DFlashError) -> None:

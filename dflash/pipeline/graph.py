@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from html import escape as escaped
 
 from dflash.pipeline.layout import Box, Point, laid_out
 from dflash.pipeline.matrix import as_text, declared_name
@@ -34,6 +35,7 @@ _MARGIN, _GAP, _HEADER = 20.0, 18.0, 34.0
 _PADDING, _LINE, _ROW = 12.0, 18.0, 16.0
 _MOST_ROWS = 6
 _LONGEST = 40  # characters
+_NOT_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 
 
 def drawing(plan: Plan) -> str:
@@ -145,6 +147,11 @@ def _last(groups: Mapping[str, Group], top: float) -> tuple[list[str], tuple[flo
         _text(_PADDING, top + _HEADER + _LINE, "finally, however the others end", "soft"),
     ]
     return [*frame, *parts], size
+
+
+def escape(text: str) -> str:
+    """Text as XML may have it, which knows no way to write most control characters."""
+    return escaped(_NOT_XML.sub("\ufffd", text))
 
 
 def _arrow(points: Sequence[Point], style: str) -> str:

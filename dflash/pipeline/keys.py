@@ -7,7 +7,8 @@ import glob
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from dflash.atomic import sha256
 from dflash.environments.installed import parse_stamp
 from dflash.errors import UsageError, storage_error
 from dflash.pipeline.files import canonical, digest, file_digest
+from dflash.pipeline.provenance.packages import packages
 from dflash.pipeline.schema import Pipeline, Step, borrowed, error_at
 from dflash.validation import plain
 
@@ -69,16 +71,21 @@ class Change:
 ABSENT: Any = object()
 
 
-def lock_id(home: Path = HOME, prefix: Path = Path(sys.prefix)) -> str:
-    """SHA-256 of the lock of the environment that this runs in; empty when there is none. A generation (of any name)
-    keeps its own lock, and an image's environment, like `.venv`, a stamp that says it."""
+def stamped_lock(prefix: Path = Path(sys.prefix)) -> str:
+    """SHA-256 of the lock that the environment which this runs in was made from, as it says itself: a generation (of
+    any name) keeps its own lock, and an image's environment, like `.venv`, a stamp. Empty where it does not say: a
+    Python that is no environment of this project."""
     if (prefix / "requirements.lock").is_file():
         return file_digest(prefix / "requirements.lock")
     with contextlib.suppress(FileNotFoundError):
-        if lock := parse_stamp((prefix / "dflash-stamp").read_text(encoding="utf-8")).get("lock"):
-            return lock
-    declared = home / "envs" / "local" / "requirements.lock"
-    return file_digest(declared) if declared.is_file() else ""
+        return parse_stamp((prefix / "dflash-stamp").read_text(encoding="utf-8")).get("lock", "")
+    return ""
+
+
+def lock_id(prefix: Path = Path(sys.prefix)) -> str:
+    """What keys have of the environment which this runs in: its lock; of a Python that is no environment of this
+    project a hash of the packages in it, so that it shares no result with an environment."""
+    return stamped_lock(prefix) or digest(canonical(packages()))
 
 
 def observe(pipeline: Pipeline, home: Path = HOME, package: Path = PACKAGE) -> Surroundings:
@@ -91,7 +98,7 @@ def observe(pipeline: Pipeline, home: Path = HOME, package: Path = PACKAGE) -> S
     kinds = {step.kind.name: step.kind for step in pipeline.steps}
     try:
         return Surroundings(
-            lock=lock_id(home),
+            lock=lock_id(),
             python=platform.python_version(),
             sources={name: _sources(kind.sources, package, known) for name, kind in kinds.items()},
             fingerprints=_fingerprints(pipeline),
@@ -102,7 +109,8 @@ def observe(pipeline: Pipeline, home: Path = HOME, package: Path = PACKAGE) -> S
 
 
 def _fingerprints(pipeline: Pipeline) -> dict[str, dict[str, str]]:
-    """Each is taken once for all steps whose configs are the same to it: one may read many files."""
+    """Each is taken once for all steps whose configs are the same to it: one may read many files. One that looks at no
+    config is of the machine, and says nothing of a step's host, whose name stands for it."""
     taken: dict[tuple[str, str], dict[str, str]] = {}
     found = {}
     for step in pipeline.steps:
@@ -110,7 +118,8 @@ def _fingerprints(pipeline: Pipeline) -> dict[str, dict[str, str]]:
         of = step.kind.name, canonical(config if fields is None else [config[name] for name in fields])
         if of not in taken:
             taken[of] = step.kind.fingerprint(step.config)
-        found[step.name] = taken[of]
+        is_elsewhere = bool(step.host and taken[of] and fields == ())
+        found[step.name] = taken[of] | ({"host": str(step.host)} if is_elsewhere else {})
     return found
 
 
@@ -137,8 +146,13 @@ def _named(pattern: str, home: Path) -> list[Path]:
     return [home / each for each in glob.iglob(pattern, root_dir=home, recursive=True)]
 
 
-def _files_in(place: Path) -> list[Path]:
-    return [place] if place.is_file() else [file for file in place.rglob("*") if file.is_file()]
+def _files_in(place: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """The file, or all files in a folder and in those that it links to; not again in one that it is itself in."""
+    if place.is_file():
+        yield place
+    elif place.is_dir() and (real := place.resolve()) not in above:
+        for each in place.iterdir():
+            yield from _files_in(each, (*above, real))
 
 
 def _sources(names: tuple[str, ...], package: Path, known: dict[Path, str]) -> dict[str, str]:
@@ -156,6 +170,32 @@ def _sources(names: tuple[str, ...], package: Path, known: dict[Path, str]) -> d
     return digests
 
 
+def keyed(pipeline: Pipeline, surroundings: Surroundings) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The key of each step and the fields that make it, by the step's name.
+
+    Steps that would have one key are done each for itself: their names and hosts tell them apart. No other key has
+    these, so that what is finished is found wherever it was made, and by whatever step.
+    """
+    alone = _keyed(pipeline, surroundings, ())
+    count = Counter(key for key, _ in alone.values())
+    twins = {name for name, (key, _) in alone.items() if count[key] > 1}
+    return _keyed(pipeline, surroundings, twins) if twins else alone
+
+
+def _keyed(
+    pipeline: Pipeline, surroundings: Surroundings, twins: Collection[str]
+) -> dict[str, tuple[str, dict[str, Any]]]:
+    keys: dict[str, str] = {}
+    found = {}
+    for step in pipeline.steps:
+        fields = key_fields(step, pipeline, surroundings, keys)
+        if step.name in twins:
+            fields |= {"step": step.name} | ({"host": step.host} if step.host else {})
+        keys[step.name] = key_of(fields)
+        found[step.name] = keys[step.name], fields
+    return found
+
+
 def key_fields(step: Step, pipeline: Pipeline, surroundings: Surroundings, keys: Mapping[str, str]) -> dict[str, Any]:
     """The fields that make the step's key; `keys` are those of the steps it takes from, by step name.
 
@@ -164,9 +204,9 @@ def key_fields(step: Step, pipeline: Pipeline, surroundings: Surroundings, keys:
     """
     declared = {
         "files": dict(surroundings.files.get(step.name, {})),
-        "outputs": list(step.outputs),
+        "outputs": sorted(set(step.outputs)),
         "env": dict(step.env),
-        "secrets": list(step.secrets),
+        "secrets": sorted(set(step.secrets)),
     }
     return {
         "kind": step.kind.name,

@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dflash.errors import UsageError
 from dflash.hosts.chain import Chain, Local, parse_chain
 from dflash.hosts.inventory import Host, find_host
-from dflash.pipeline.launchers.config import Torchrun
+from dflash.pipeline.launchers.config import Slurm, Torchrun
+from dflash.pipeline.launchers.sharing import room_of, shares
 from dflash.pipeline.schema import Pipeline, Step
+from dflash.training.config import TrainConfig
 
 
 def named(pipeline: Pipeline) -> Iterator[str]:
@@ -18,27 +21,42 @@ def named(pipeline: Pipeline) -> Iterator[str]:
     names = []
     for step in pipeline.steps:
         names += [step.host] if step.host else []
-        names += step.launcher.hosts if isinstance(step.launcher, Torchrun) else []
+        names += _hosts(step)
     yield from dict.fromkeys(names)
 
 
 def works_here(step: Step) -> bool:
     """Whether the work of a step is done on the machine of the run, which then needs the GPUs for it."""
-    return not step.host and not (isinstance(step.launcher, Torchrun) and step.launcher.hosts)
+    return not (step.host or isinstance(step.launcher, Slurm) or _hosts(step))
+
+
+def _hosts(step: Step) -> tuple[str, ...]:
+    return step.launcher.hosts if isinstance(step.launcher, Torchrun) else ()
 
 
 def machines_of(pipeline: Pipeline, here: Host, inventory: Path) -> dict[str, Host]:
     """The hosts that a pipeline names. The machine of the run, `here`, is `local` to itself, whatever it is called.
 
-    Raises ChainError, ConfigError, or UsageError for a name that is not in `inventory`.
+    Raises ChainError, ConfigError, or UsageError for a name that is not in `inventory`, for one that means this machine
+    where the run is on another, and for hosts that have no room for the workers of a training.
     """
-    found = {name: find_host(name, inventory) for name in named(pipeline)}
-    return {name: _as_seen_from(here, host) for name, host in found.items()}
+    found = {name: _as_seen_from(here, find_host(name, inventory)) for name in named(pipeline)}
+    for step in pipeline.steps:
+        if _hosts(step) and isinstance(step.config, TrainConfig):
+            try:
+                shares(step.config.topology, room_of([found[name] for name in _hosts(step)], step.config))
+            except UsageError as failure:
+                failure.where = f"step {step.name}, {failure.where}"
+                raise
+    return found
 
 
 def _as_seen_from(here: Host, host: Host) -> Host:
     if host.chain == here.chain:
-        return replace(host, chain=Chain((Local(),)), root=here.root)
+        return replace(host, chain=Chain((Local(),)), root=host.root or here.root)
+    if host.chain.is_local:
+        cure = "name a host that the run's can reach, or leave it out: a step runs where its run does"
+        raise UsageError(f"{host.name} is this machine, and the run is on {here.name}", where="host", cure=cure)
     return host
 
 

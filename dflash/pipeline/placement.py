@@ -6,12 +6,14 @@ import re
 from typing import Any
 
 from dflash.document import Document, Place
-from dflash.errors import ChainError
+from dflash.errors import ChainError, UsageError
 from dflash.hosts.chain import looks_like_chain, parse_chain
 from dflash.hosts.inventory import NAME
 from dflash.pipeline.declaration import Declared
 from dflash.pipeline.kinds import StepKind
-from dflash.pipeline.launchers.config import LAUNCHERS
+from dflash.pipeline.launchers.config import LAUNCHERS, Slurm, Threads, Torchrun, refuse_threads
+from dflash.pipeline.launchers.slurmqueue import workers_per_node
+from dflash.training.config import TrainConfig
 from dflash.validation import suggestion, validated
 
 
@@ -52,6 +54,48 @@ def launcher_of(value: Any, kind: StepKind, step: Declared, document: Document) 
         cure = suggestion(str(name or ""), LAUNCHERS, "launchers")
         raise document.error(f"there is no launcher {name!r}" if name else "say its kind", where, cure=cure)
     launcher = validated(LAUNCHERS[name], document, place, options)
-    for number, host in enumerate(getattr(launcher, "hosts", ())):
+    hosts = getattr(launcher, "hosts", ())
+    for number, host in enumerate(hosts):
         host_of(host, document, (*place, "hosts", number))
+        if host in hosts[:number]:
+            raise document.error(f"{host!r} is named twice", (*place, "hosts", number), cure="remove one")
     return launcher
+
+
+def refuse_misplaced(step: Declared, host: str | None, launcher: Any, config: Any, document: Document) -> None:
+    """Raise ConfigError for what a step declares, or is set to, that can not be where its host or launcher puts it: it
+    would be said only once the step starts, after all that it needs."""
+    entry = step.entry
+    hosts = launcher.hosts if isinstance(launcher, Torchrun) else ()
+    if host and hosts:
+        cure = "remove its host: the launcher's say where its workers run"
+        raise document.error("its launcher names hosts, too", (*step.place, "host"), key=True, cure=cure)
+    if host and entry.inputs:
+        cure = "remove them, or its host; what a step before it makes is brought there"
+        what = "files of this machine are not brought to the host of a step"
+        raise document.error(what, (*step.place, "inputs"), key=True, cure=cure)
+    if entry.secrets and (host or hosts or isinstance(launcher, Slurm)):
+        where = "in a Slurm job, whose variables Slurm writes to files," if isinstance(launcher, Slurm) else "elsewhere"
+        what, cure = f"a step {where} is given no secrets", "leave its secrets out, or let it run where the run is"
+        raise document.error(what, (*step.place, "secrets"), key=True, cure=cure)
+    if isinstance(config, TrainConfig):
+        _refuse_shared_badly(step, launcher, config, document)
+
+
+def _refuse_shared_badly(step: Declared, launcher: Any, config: TrainConfig, document: Document) -> None:
+    place: Place = (*step.place, "with", "topology", "target_gpus")
+    try:
+        if launcher is None or isinstance(launcher, Threads):
+            refuse_threads(config)
+        elif isinstance(launcher, Slurm):
+            place = (*step.place, "launcher", "nodes")
+            workers_per_node(launcher, config.topology)
+    except UsageError as failure:
+        raise document.error(failure.what, place, cure=failure.cure) from None
+
+
+def refuse_launcher_in_settings(step: Declared, kind: StepKind, document: Document) -> None:
+    """Raise ConfigError for a launcher under `with`, where it was of old."""
+    if kind.launches and "launcher" in step.entry.with_:
+        cure = "write launcher: torchrun (or threads, or slurm) beside with:"
+        raise document.error("the launcher is the step's own", (*step.place, "with", "launcher"), key=True, cure=cure)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dflash.hosts.inventory import Host
-from dflash.pipeline.keys import Change, Surroundings, changes, key_fields, key_of
+from dflash.pipeline.keys import Change, Surroundings, changes, keyed
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.schema import Pipeline, Step
 from dflash.pipeline.store import Done, Folder
@@ -100,14 +100,13 @@ def make_plan(
 
     Raises UsageError for a condition that can not be decided.
     """
-    keys: dict[str, str] = {}
+    keys = keyed(pipeline, surroundings) if surroundings else {}
     contents: dict[str, str | None] = {}
     left_out: set[str] = set()
     unknown = Decision("run", (f"what {host.name} holds is not known until it is reached",))
     steps = []
     for step in pipeline.steps:
-        fields = key_fields(step, pipeline, surroundings, keys) if surroundings else {}
-        key = keys[step.name] = key_of(fields) if fields else ""
+        key, fields = keys.get(step.name, ("", {}))
         given = {kind: contents[name] for kind, name in step.takes.items()}
         decision = _left_out(step, host, left_out) or (decide(step, key, fields, given, shelf) if fields else unknown)
         contents[step.name] = decision.content

@@ -15,7 +15,7 @@ from typing import Any
 
 from dflash.errors import DataError, UsageError, storage_error
 from dflash.pipeline import lock
-from dflash.pipeline.keys import lock_id
+from dflash.pipeline.keys import stamped_lock
 from dflash.pipeline.plan import Plan
 from dflash.validation import suggestion
 
@@ -83,7 +83,7 @@ def new_record(run: str, plan: Plan, root: Path, source: Mapping[str, Any]) -> d
         **dict.fromkeys(_LIFTED),
         "commit": source.get("commit"),
         "dirty": source.get("dirty"),
-        "lock_id": lock_id() if is_here else None,
+        "lock_id": (stamped_lock() or None) if is_here else None,
         "python": platform.python_version() if is_here else None,
         "torch": _version("torch") if is_here else None,
         "root": str(root),
@@ -91,6 +91,7 @@ def new_record(run: str, plan: Plan, root: Path, source: Mapping[str, Any]) -> d
             {
                 "name": each.step.name,
                 "kind": each.step.kind.name,
+                "host": each.step.host,
                 "status": "pending",
                 "planned": each.status,
                 "started": None,
@@ -120,6 +121,11 @@ def runs(root: Path) -> list[str]:
     return sorted(found, key=_order)
 
 
+def is_run(root: Path, run: str) -> bool:
+    """Whether there is a run of that id which has a record."""
+    return run == Path(run).name and (root / "runs" / run / "record.json").exists()
+
+
 def listed(root: Path) -> list[dict[str, Any]]:
     """The records of all runs, oldest first. In place of a damaged one stands its id, "damaged" as its status, and
     None for all else: one bad file must not hide the other runs. Raises StorageError."""
@@ -137,7 +143,7 @@ def load_record(root: Path, run: str | None = None) -> dict[str, Any]:
 
     Raises UsageError when there is no such run, DataError for a damaged record, StorageError.
     """
-    known = runs(root)
+    known = [run] if run and is_run(root, run) else runs(root)  # which looks at every run there is
     if not known:
         raise UsageError("there is no run yet", where=str(root / "runs"), cure="start one with ./inv train")
     if run and run not in known:

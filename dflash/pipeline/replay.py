@@ -1,42 +1,43 @@
-"""A run done once more, here or elsewhere: what would be different is known before it starts, and what came of it is
-compared with what came of the run.
+"""A run done once more, here or elsewhere: what would be different is known before it starts.
 
 probe -> compare -> prepare -> launch -> judge: the steps of it that reach a host are here, what is decided is pure
-(dflash/pipeline/comparing.py, dflash/pipeline/verdict.py).
+(dflash/pipeline/comparing.py, dflash/pipeline/verdict.py). What came of it is in dflash/pipeline/judging.py.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from dflash.atomic import write_json
+from dflash.compilation.remote import HostVault
+from dflash.compilation.vault import Vault, VaultError, vault_folder
 from dflash.environments.lock import read_lock
 from dflash.environments.remote import Tell
-from dflash.errors import DataError, DFlashError, EnvironmentMismatch, UsageError, storage_error
+from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_error
 from dflash.hosts.connection import Connection
 from dflash.hosts.inventory import Host
 from dflash.pipeline.answer import read_there
 from dflash.pipeline.away import Order, Ready, prepare
-from dflash.pipeline.belongings import belongings, belongings_of
-from dflash.pipeline.comparing import Difference, compare, same, with_lines
-from dflash.pipeline.events import read_jsonl
-from dflash.pipeline.files import digest
+from dflash.pipeline.belongings import Belonging, belongings, belongings_of, files_named
+from dflash.pipeline.files import file_digest
+from dflash.pipeline.judging import Comparison, compared
 from dflash.pipeline.kinds import load_kinds
+from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.provenance import machine
-from dflash.pipeline.provenance.artifacts import METRICS
 from dflash.pipeline.provenance.data import hashed
 from dflash.pipeline.provenance.environment import environment
 from dflash.pipeline.provenance.hashes import Hashes
-from dflash.pipeline.provenance.lines import Lines, first_other, kept, lines
-from dflash.pipeline.record import load_record, runs
+from dflash.pipeline.provenance.lines import Lines, kept, lines
+from dflash.pipeline.record import AWAY
+from dflash.pipeline.request import load_request
 from dflash.pipeline.restoring import Restored
 from dflash.pipeline.schema import Pipeline, load_pipeline
-from dflash.pipeline.verdict import Made, Verdict, judged
 from dflash.provision.fact import read
 
 
@@ -58,35 +59,21 @@ class Replay:
         return found
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What is the same, as a count, and what is not."""
-
-    same: int
-    differences: tuple[Difference, ...]
-
-    @property
-    def blocking(self) -> tuple[Difference, ...]:
-        return tuple(each for each in self.differences if each.severity == "blocking")
-
-
 def replay_of(record: Mapping[str, Any], run: Path, source: Restored, host: Host) -> Replay:
     """What doing the run in the folder `run` again takes.
 
     Raises:
-        UsageError: the run is from before runs were recorded whole, or its pipeline can not be read any more.
-        EnvironmentMismatch: its environment is not one that its source declares.
+        UsageError: what the run was made from is not recorded here, or its pipeline can not be read any more.
+        EnvironmentMismatch: its environment is not one that its source declares, and has to be made on the host.
         StorageError: a file can not be read or written.
     """
-    provenance = record.get("provenance")
-    if not provenance:
-        what = f"run {record['id']} is from before runs recorded what they were made from"
-        raise UsageError(what, cure="use ./inv train with the same options; that run can be replayed")
-    config, name = provenance["config"], provenance["environment"]["name"]
-    folder = source.folder / "envs" / str(name)
-    if not name or digest((folder / "requirements.lock").read_bytes()) != provenance["environment"]["lock"]:
-        lock = str(provenance["environment"]["lock"])[:12]
-        what = f"run {record['id']} ran in an environment (lock {lock}) that its source does not declare"
+    if not record.get("provenance"):
+        raise _unrecorded(str(record["id"]), run)
+    config, known = record["provenance"]["config"], record["provenance"]["environment"]
+    environment = _declared(source.folder, known)
+    if environment is None and not host.chain.is_local:
+        lock = f"an environment (lock {known['lock'][:12]})" if known["lock"] else "a Python"
+        what = f"run {record['id']} ran in {lock} that its source does not declare"
         raise EnvironmentMismatch(what, cure="nobody can make it again from here: use ./inv train")
     file = source.folder / ".replay" / Path(config["file"]).name
     try:
@@ -95,10 +82,40 @@ def replay_of(record: Mapping[str, Any], run: Path, source: Restored, host: Host
     except OSError as failure:
         raise storage_error(failure, file) from failure
     kinds = load_kinds(config["kinds"])
-    pipeline = load_pipeline(file, kinds, config["overrides"])
-    moved = {each.setting for each in belongings(pipeline) if re.search(r"/data/[0-9a-f]{16}/", each.name)}
-    typed = [each for each in config["overrides"] if each.partition("=")[0] not in moved or "/data/" not in each]
-    return Replay(record, source, kept(run), host, load_pipeline(file, kinds, typed) if moved else pipeline, folder)
+    sent = {each.setting for each in belongings(load_pipeline(file, kinds, config["overrides"])) if _SENT(each.name)}
+    typed = [each for each in config["overrides"] if each.partition("=")[0] not in sent or not _SENT(each)]
+    pipeline = load_pipeline(file, kinds, typed)
+    return Replay(record, source, kept(run), host, pipeline, environment or source.folder / "envs" / "local")
+
+
+_SENT = re.compile(r"/data/[0-9a-f]{16}/").search
+"""Finds where a path is that was sent along with a run (dflash/pipeline/belongings.py)."""
+
+
+def _unrecorded(run: str, folder: Path) -> UsageError:
+    try:
+        if not json.loads((folder / AWAY).read_bytes()).get("ended"):
+            return UsageError(f"run {run} has not come home yet", cure=f"./inv follow {run} brings it")
+    except (OSError, ValueError, AttributeError):
+        pass
+    what = f"run {run} is from before runs recorded what they were made from, or ended before it had begun"
+    return UsageError(what, cure="use ./inv train with the same options; that run can be replayed")
+
+
+def _declared(source: Path, known: Mapping[str, Any]) -> Path | None:
+    """The folder that declares an environment in a source: that with its lock, and with its name if several have it."""
+    places = sorted((source / "envs").glob("*/requirements.lock"), key=lambda file: file.parent.name != known["name"])
+    return next((file.parent for file in places if file_digest(file) == known["lock"]), None)
+
+
+def begins_in(run: Path) -> Path:
+    """Where the relative paths of the run in the folder `run` begin: where it was started, as far as that is known and
+    there, else here."""
+    try:
+        place = load_request(run)["folder"]
+    except DFlashError:
+        place = None
+    return Path(place) if place and Path(place).is_dir() else Path.cwd()
 
 
 def probe(connection: Connection, replay: Replay, root: Path) -> tuple[dict[str, Any], Lines]:
@@ -110,27 +127,31 @@ def probe(connection: Connection, replay: Replay, root: Path) -> tuple[dict[str,
         HostError: the host. StorageError: a file here can not be read.
     """
     is_here = replay.host.chain.is_local
-    found = machine.described(machine.here() if is_here else read(connection, machine.FACTS))
-    lock = read_lock(replay.environment / "requirements.lock").id
-    around = {**environment(), **found["environment"]} if is_here else {"lock": lock, **found["environment"]}
+    secrets = {name for step in replay.pipeline.steps for name in step.secrets}
+    found = machine.described(machine.here() if is_here else read(connection, machine.FACTS), secrets)
+    around = environment() if is_here else {"lock": read_lock(replay.environment / "requirements.lock").id}
     known: dict[str, dict[str, str]] = {name: dict(files) for name, files in replay.provenance["data"].items()}
     try:
         with Hashes(root) as hashes:
             for step in replay.pipeline.steps:
                 for each in belongings_of(step):
                     if is_here or not each.is_there:
-                        known.setdefault(step.name, {}).update(hashed(each, hashes))
+                        known[step.name] = _looked_at(known.get(step.name, {}), each, hashes)
         seen = lines(replay.pipeline)
     except OSError as failure:
         raise storage_error(failure) from failure
-    return {"provenance": {**found, "environment": around, "data": known}}, seen
+    return {"provenance": {**found, "environment": {**around, **found["environment"]}, "data": known}}, seen
 
 
-def compared(replay: Replay, new: Mapping[str, Any], accepted: Sequence[str], seen: Lines) -> Comparison:
-    """The run's record against another, or a probe; `seen` are the lines of the texts that were read for that."""
-    found = compare(replay.record, new, accepted)
-    told = with_lines(found, lambda step, name: first_other(replay.lines, seen, step, name))
-    return Comparison(same(replay.record, new), tuple(told))
+def _looked_at(known: Mapping[str, str], belonging: Belonging, hashes: Hashes) -> dict[str, str]:
+    """What a step reads, where what one of its settings names is as it is now: what is gone is not among it."""
+    _, named = files_named(belonging.name)
+    others = {
+        name: digest
+        for name, digest in known.items()
+        if name != named and not name.startswith(f"{named}/") and not fnmatchcase(name, named)
+    }
+    return others | dict(hashed(belonging, hashes))
 
 
 def require(comparison: Comparison, run: str) -> None:
@@ -144,9 +165,10 @@ def require(comparison: Comparison, run: str) -> None:
 
 
 def made_ready(
-    connection: Connection, replay: Replay, tell: Tell, accepted: Sequence[str], wheels: Path | None
+    connection: Connection, replay: Replay, root: Path, tell: Tell, accepted: Sequence[str], wheels: Path | None
 ) -> Ready:
-    """Have all that the replay takes at its host, and the data there compared by content.
+    """Have all that the replay takes at its host, the compile cache that the run used too where the vault of `root` has
+    it, and the data there compared by content.
 
     Raises:
         EnvironmentMismatch: the data is not what the run read. UsageError: that source can not do a run again.
@@ -163,69 +185,37 @@ def made_ready(
         source=(replay.source.content, replay.source.origin),
         more={
             "apart": f"{run} {token_hex(8)}",
+            "replays": run,
+            "accepted": list(accepted),
             "known": {"predecessor": {"run": run, "how": "replayed"}},
         },
     )
     ready = prepare(connection, order, tell)
-    if any(each.status != "run" for each in ready.plan.steps):
+    if any(each.status not in ("run", LEFT_OUT) for each in ready.plan.steps):
         what = f"the source of run {run} is from before a run could be done again: it would skip what is finished"
         raise UsageError(what, cure="use ./inv train with the same options; that run can be replayed")
     there = read_there(connection, ready.host, ready.python, ready.source, ready.request)
-    require(compared(replay, {"provenance": {"data": there}}, accepted, {}), run)
+    require(compared(replay.record, replay.lines, {"provenance": {"data": there}}, {}, accepted), run)
+    used = {each["snapshot"] for each in replay.provenance["cache"].values() if each.get("snapshot")}
+    send_caches(connection, ready, sorted(used), Vault(vault_folder(root)), tell)
     return ready
 
 
-def made_by(root: Path, record: Mapping[str, Any]) -> Made:
-    """What a run made, as far as it is here: the rows of each step that wrote some. Raises DataError, StorageError."""
-    return Made({step["name"]: rows for step in record["steps"] if (rows := _rows(root, record, step))}, record)
+def send_caches(connection: Connection, ready: Ready, used: Sequence[str], vault: Vault, tell: Tell) -> None:
+    """Have at the host the snapshots that a run `used`: a graph that is compiled anew computes the same, but not always
+    the same bits. One that is in neither vault is no reason not to begin, but worth knowing.
 
-
-def _rows(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> list[dict[str, Any]]:
-    home = root / "runs" / str(record["id"])
-    named = home / f"metrics-{step['name']}.jsonl"
-    here = [named, home / METRICS] if step["kind"] == "train" else []
-    for file in (*here, root / step["folder"] / METRICS):
-        if file.is_file():
-            return read_jsonl(file)
-    return []
-
-
-def others_like(root: Path, replay: Replay, new: Mapping[str, Any]) -> Iterator[Made]:
-    """The other replays of the same run on the same host, from which `new` differs in nothing that is known: where data
-    or a flag is another, numbers that differ are no noise."""
-    for each in runs(root):
-        try:
-            record = load_record(root, each)
-        except DFlashError:
-            continue
-        told = record.get("replay") or {}
-        is_like = told.get("of") == replay.record["id"] and record["host"] == replay.host.name
-        if each != new["id"] and is_like and record["status"] == "ok" and not compare(record, new):
-            yield made_by(root, record)
-
-
-def judge(root: Path, replay: Replay, run: str, accepted: Sequence[str]) -> tuple[Verdict, Comparison]:
-    """Compare the finished replay `run` with the run, and keep the verdict in its record.
-
-    Raises:
-        DataError: a record or its rows are damaged. StorageError.
+    Raises HostError: the host.
     """
-    record = load_record(root, run)
-    if "provenance" not in record:
-        raise DataError("its record does not say what it was made from", where=f"run {run}")
-    found = compared(replay, record, accepted, kept(root / "runs" / run))
-    others = list(others_like(root, replay, record))
-    verdict = judged(made_by(root, replay.record), made_by(root, record), found.differences, others)
-    record["replay"] = {
-        "of": replay.record["id"],
-        "accepted": list(accepted),
-        "same": found.same,
-        "differences": [vars(each) for each in found.differences],
-        "verdict": verdict.to_json(),
-        "said": str(verdict),
-    }
-    try:
-        write_json(root / "runs" / run / "record.json", record)
-    except OSError as failure:
-        raise storage_error(failure, root / "runs" / run / "record.json") from failure
-    return verdict, found
+    if not used:
+        return
+    there = HostVault(connection, ready.host, python=ready.python)
+    known = {each["id"] for each in there.ask("list")}
+    for snapshot in used:
+        if snapshot in known:
+            continue
+        try:
+            there.put(vault, snapshot)
+            tell(f"sent the compile cache {snapshot}, which the run used")
+        except VaultError as failure:
+            tell(f"what the run had compiled is compiled anew, and may give other bits: {failure}")

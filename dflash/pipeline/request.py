@@ -6,7 +6,7 @@ on with whatever has become of the pipeline's file.
      "folder": where relative paths begin (null for a run elsewhere), "resumes": a run or null}
 
 It may have "known", parts of the run's provenance, and "apart", a name under which everything is done anew, as
-keys.Surroundings has it.
+keys.Surroundings has it; and if it "replays" a run, which one, and the differences that were "accepted" for that.
 """
 
 from __future__ import annotations

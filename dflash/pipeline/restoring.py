@@ -36,8 +36,21 @@ def restored(run: Path, home: Path = HOME) -> Iterator[Restored]:
     """
     origin = _known(run)
     _require(home, origin, run.name)
-    with tempfile.TemporaryDirectory(prefix="dflash-source-") as name, index_apart(home) as apart:
-        assert origin.commit is not None
+    with tempfile.TemporaryDirectory(prefix="dflash-source-") as name:
+        folder, files = _written(home, origin, Path(name), run)
+        content = unpacking.packed(str(folder), [file for file in files if os.path.lexists(folder / file)])
+        if origin.digest not in (None, digest := unpacking.digest(content)):
+            what = f"its commit and patch give the source {digest}, not {origin.digest}, which ran"
+            cure = "git may be set to change files as it writes them: look at core.autocrlf and at filters"
+            raise DataError(what, where=str(run), cure=cure)
+        yield Restored(folder, content, origin)
+
+
+def _written(home: Path, origin: Origin, place: Path, run: Path) -> tuple[Path, list[str]]:
+    """Write the commit and the patch below `place`: the project's folder there, which may be one of a larger
+    repository, and the files in it."""
+    assert origin.commit is not None
+    with index_apart(home) as apart:
         git(home, "read-tree", origin.commit, more=apart)
         if origin.patch:
             try:
@@ -45,14 +58,10 @@ def restored(run: Path, home: Path = HOME) -> Iterator[Restored]:
             except UsageError as failure:
                 what = f"its source.patch does not fit its commit: {failure.what}"
                 raise DataError(what, where=str(run), cure="the run can not be done again from here") from failure
-        git(home, "checkout-index", "--all", "--quiet", f"--prefix={name}/", more=apart)
+        git(home, "checkout-index", "--all", "--quiet", f"--prefix={place}/", more=apart)
         files = [os.fsdecode(file) for file in git(home, "ls-files", "-z", more=apart).split(b"\0") if file]
-        content = unpacking.packed(name, [file for file in files if os.path.lexists(f"{name}/{file}")])
-        if origin.digest not in (None, digest := unpacking.digest(content)):
-            what = f"its commit and patch give the source {digest}, not {origin.digest}, which ran"
-            cure = "git may be set to change files as it writes them: look at core.autocrlf and at filters"
-            raise DataError(what, where=str(run), cure=cure)
-        yield Restored(Path(name), content, origin)
+        below = os.fsdecode(git(home, "rev-parse", "--show-prefix").removesuffix(b"\n"))
+    return place / below, files
 
 
 def _known(run: Path) -> Origin:

@@ -8,23 +8,38 @@ from typing import Any
 
 from dflash.errors import UsageError, storage_error
 from dflash.pipeline.plan import Plan
+from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.record import listed, load_record
 from dflash.pipeline.request import load_request, planned
 
 
 def unfinished(root: Path) -> str:
-    """The newest run that did not end well, and that none has gone on with. Raises UsageError when there is none."""
+    """The newest run that did not end well, and that none has gone on with, by that name or with the same command.
+    Raises UsageError when there is none."""
     records = listed(root)
     resumed = {record.get("resumes") for record in records}
-    left = [each["id"] for each in records if each["status"] in ("failed", "interrupted") and each["id"] not in resumed]
+    left = [
+        each["id"]
+        for number, each in enumerate(records, 1)
+        if each["status"] in ("failed", "interrupted")
+        and each["id"] not in resumed
+        and not any(_has_finished(later, each) for later in records[number:])
+    ]
     if not left:
         cure = "./inv runs lists them; ./inv train starts one"
         raise UsageError("every run has ended well, or is at work", where=str(root / "runs"), cure=cure)
     return str(left[-1])
 
 
+def _has_finished(later: dict[str, Any], record: dict[str, Any]) -> bool:
+    """Whether a later run has done all that another was to do."""
+    settled = {step.get("key") for step in later["steps"] if step["status"] in ("ok", "skipped", LEFT_OUT)}
+    return {step.get("key") or None for step in record["steps"]} <= settled
+
+
 def again(root: Path, run: str) -> tuple[Plan, dict[str, Any]]:
-    """What is left to do of a run of this machine, and the request for it. Call it in the request's folder.
+    """What is left to do of a run of this machine, and the request for it. One that was sent here has no folder where
+    relative paths begin: it has none.
 
     Raises:
         UsageError: there is no such run, it has ended well, or what it has finished would have to be made again, since
@@ -37,7 +52,7 @@ def again(root: Path, run: str) -> tuple[Plan, dict[str, Any]]:
     folder = root / "runs" / run
     request = {**load_request(folder), "resumes": run}
     try:
-        with contextlib.chdir(request["folder"]):
+        with contextlib.chdir(request["folder"] or root):
             plan = planned(request, root, folder)
     except OSError as failure:
         raise storage_error(failure, failure.filename or request["folder"]) from failure

@@ -141,7 +141,8 @@ class _Run:
         self.record = new_record(self.folder.name, self.plan, self.root, self.known["source"])
         self.record["resumes"] = self.request["resumes"] if self.request else None
         self._save()
-        self.record["provenance"] = manifest.begun(self.plan, self.root, self.kinds, self.known)
+        text = self.request["pipeline"]["text"] if self.request else None
+        self.record["provenance"] = manifest.begun(self.plan, self.root, self.kinds, self.known, text)
         lines.keep(self.plan.pipeline, self.folder)
         self.attempts = self._attempts()
         self._save()
@@ -273,6 +274,8 @@ class _Run:
         """What is known of the provenance, part by part, before anything is looked at. Whoever sent a run has its
         source; of one that is from here, it is kept."""
         known = dict((self.request or {}).get("known") or {})
+        if before := (self.request or {}).get("resumes"):
+            known.setdefault("predecessor", {"run": before, "how": "resumed"})
         if "source" not in known and self.sender:
             known["source"] = {"commit": self.sender.commit, "dirty": self.sender.dirty}
         elif "source" not in known:

@@ -17,7 +17,7 @@ from dflash.pipeline.kinds import StepKind
 from dflash.pipeline.matrix import Axes, as_text, axes_of, combinations, declared_name, filled, names_of, part_of
 from dflash.pipeline.needs import check_needs, ordered, takes_of
 from dflash.pipeline.overriding import overridden
-from dflash.pipeline.placement import host_of, launcher_of
+from dflash.pipeline.placement import host_of, launcher_of, refuse_launcher_in_settings, refuse_misplaced
 from dflash.pipeline.policy import Limits, Retry
 from dflash.pipeline.when import WhenFault, check_when
 from dflash.validation import plain, suggestion, validated
@@ -58,13 +58,14 @@ class Step:
 @dataclass(frozen=True)
 class Pipeline:
     """A checked pipeline; `steps` in an order in which each follows what it needs, else as in the file. `overrides` are
-    those that it was read with."""
+    those that it was read with, and `document` is what was read then: its file may be another by now, or gone."""
 
     name: str
     description: str
     file: str
     steps: tuple[Step, ...]
     overrides: tuple[str, ...] = ()
+    document: Document | None = field(default=None, repr=False, compare=False)
 
     def step(self, name: str) -> Step:
         """The step called `name`. Raises KeyError."""
@@ -97,7 +98,7 @@ def load_pipeline(file: str | Path, kinds: Mapping[str, StepKind], overrides: Se
     making = _Making(document, kinds, steps, takes, axes_of(steps, order, takes, document))
     made = {name: making.of(name) for name in order}
     whole = tuple(making.with_lender(step, made) for each in made.values() for step in each)
-    return Pipeline(entry.name, entry.description, str(file), whole, tuple(overrides))
+    return Pipeline(entry.name, entry.description, str(file), whole, tuple(overrides), document)
 
 
 class _Making:
@@ -129,11 +130,15 @@ class _Making:
         given = {each: self._given(giver, combination) for each, giver in takes.items()}
         taken = dict(zip(takes.values(), given.values(), strict=True))
         needs = {need: [taken[need]] if need in taken else self._names[need] for need in entry.needs}
+        config = self._config(step, kind, name, combination)
+        host = host_of(self._filled(step, "host", entry.host, combination), self._document, (*step.place, "host"))
+        launcher = launcher_of(self._filled(step, "launcher", entry.launcher, combination), kind, step, self._document)
+        refuse_misplaced(step, host, launcher, config, self._document)
         return Step(
             name,
             kind,
             tuple(each for need in needs.values() for each in need),
-            self._config(step, kind, name, combination),
+            config,
             given,
             None,
             self._when(step, needs),
@@ -143,8 +148,8 @@ class _Making:
             tuple(entry.outputs),
             {key: as_text(each) for key, each in self._filled(step, "env", entry.env, combination).items()},
             tuple(entry.secrets),
-            host_of(self._filled(step, "host", entry.host, combination), self._document, (*step.place, "host")),
-            launcher_of(self._filled(step, "launcher", entry.launcher, combination), kind, step, self._document),
+            host,
+            launcher,
             dict(combination),
             step.is_last,
         )
@@ -166,6 +171,7 @@ class _Making:
 
     def _config(self, step: Declared, kind: StepKind, name: str, combination: Mapping[str, Any]) -> Any:
         document, place = self._document, (*step.place, "with")
+        refuse_launcher_in_settings(step, kind, document)
         value = filled(step.entry.with_, combination, document, place)
         try:
             return validated(kind.config, document, place, value)
@@ -226,7 +232,9 @@ def borrowed(step: Step, lender: Step) -> dict[str, Any]:
 def error_at(pipeline: Pipeline, step: Step, key: str, value: str, what: str, cure: str) -> UsageError:
     """An error about a value in one of a step's lists, found only after the file was read: at its place there, if it is
     written so, or else at the step's."""
-    document = load(pipeline.file)
+    if pipeline.document is None:
+        return UsageError(what, where=f"{pipeline.file}: step {step.name}", cure=cure)
+    document = replace(pipeline.document, file=pipeline.file)
     name = declared_name(step.name)
     part = "finally" if step.is_last else "steps"
     places = ((part, index) for index, each in enumerate(document.data.get(part, [])) if each.get("name") == name)

@@ -13,6 +13,7 @@ from rich.text import Text
 from dflash.pipeline.figures import change, shown
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.policy import LEFT_OUT
+from dflash.pipeline.report.timeline import status_of
 from dflash.pipeline.view import clock, short_why
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def show_record(record: Mapping[str, Any], folder: str, stream: TextIO | None = 
         table.add_row(name, *host, state, clock(step["seconds"]), size, Text(why))
         attempts = step.get("attempts") or []
         for each in attempts if len(attempts) > 1 else ():
-            told = Text(f"attempt {each['number']}: {each.get('error') or each['status']}")
+            told = Text(f"attempt {each['number']}: {each.get('error') or status_of(step, each)}")
             table.add_row("", *[""] * bool(hosts), "", clock(each["seconds"] or 0), "", told, style="dim")
     console.print(table)
     if made_from := _made_from(record):
@@ -137,6 +138,8 @@ def show_comparison(found: Comparison, stream: TextIO | None = None) -> None:
             cells = [value for name in names for value in met.figures.get(name, (None, None))]
             table.add_row(f"{met.step:,}", *("" if value is None else f"{value:.6g}" for value in cells))
         console.print(Text(f"\n{training}, at equal steps"), table)
+    for training in found.shared:
+        console.print(Text(f"\n{training}: both have the same log, as one went on with the other's or found it made"))
     if not found.differences:
         console.print("\nBoth were made from the same, as far as both records know.")
         return

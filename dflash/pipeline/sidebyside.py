@@ -10,7 +10,7 @@ from typing import Any
 from dflash.pipeline.comparing import Difference, compare
 from dflash.pipeline.figures import Pair, paired
 from dflash.pipeline.report.contents import metrics_of
-from dflash.training.sampling import flat, load_samples, row_ending_at
+from dflash.training.sampling import flat, load_samples, row_of
 
 _MOST_STEPS = 10
 _METRICS = ("loss", "heldout.loss", "accept_len", "heldout.accept_len", "tokens_per_s")
@@ -26,14 +26,16 @@ class Met:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of two runs, by their ids `a` and `b`: the figures of both, their trainings at equal steps, and the differences
-    between what they were made from, the worst first."""
+    """Of two runs, by their ids `a` and `b`: the figures of both, their trainings at equal steps, the differences
+    between what they were made from, the worst first, and the trainings that have one log: one run went on with the
+    other's, or found it made."""
 
     a: str
     b: str
     figures: Sequence[Pair]
     trainings: Mapping[str, Sequence[Met]]
     differences: Sequence[Difference]
+    shared: Sequence[str] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -43,23 +45,29 @@ class Comparison:
 def side_by_side(root: Path, a: Mapping[str, Any], b: Mapping[str, Any]) -> Comparison:
     """Compare two records of a root. Raises StorageError."""
     others = {each["name"]: each for each in b["steps"] if each["kind"] == "train"}
-    trainings = {
-        step["name"]: met
+    logs = {
+        step["name"]: (metrics_of(root, a, step), metrics_of(root, b, others[step["name"]]))
         for step in a["steps"]
         if step["kind"] == "train" and step["name"] in others
-        if (met := at_equal_steps(metrics_of(root, a, step), metrics_of(root, b, others[step["name"]])))
     }
-    return Comparison(a["id"], b["id"], paired(a, b), trainings, compare(a, b))
+    shared = [name for name, (one, other) in logs.items() if one == other and one.exists()]
+    trainings = {name: met for name, pair in logs.items() if name not in shared and (met := at_equal_steps(*pair))}
+    return Comparison(a["id"], b["id"], paired(a, b), trainings, compare(a, b), shared)
 
 
 def at_equal_steps(a: Path, b: Path) -> list[Met]:
-    """Up to ten steps, evenly, that the logs `a` and `b` both have, the first and the last such among them: their rows
-    as they were written, found by the buckets that end with them."""
-    samples = load_samples(a), load_samples(b)
-    ends = [{each.last: each.end for each in side.buckets} if side else {} for side in samples]
+    """Up to ten steps, evenly, that the logs `a` and `b` both have: their rows as they were written. They are the ends
+    of the shorter one's buckets; the other, which may lack a few rows, has buckets of its own."""
+    samples = [(log, side) for log in (a, b) if (side := load_samples(log))]
+    if len(samples) < 2:
+        return []
+    shorter, longer = sorted((side for _, side in samples), key=lambda side: side.rows)
     found = []
-    for step in _spread(sorted(ends[0].keys() & ends[1].keys())):
-        one, other = (dict(flat(row_ending_at(log, end[step]))) for log, end in zip((a, b), ends, strict=True))
+    for step in _spread([each.last for each in shorter.buckets if each.last <= longer.last["step"]]):
+        rows = [row_of(step, log, side.buckets) for log, side in samples]
+        if not all(rows):
+            continue
+        one, other = (dict(flat(row)) for row in rows)
         found.append(Met(step, {name: (one[name], other[name]) for name in _METRICS if name in one and name in other}))
     return found
 

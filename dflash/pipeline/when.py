@@ -6,8 +6,9 @@
 
 Names, texts, numbers, true, false, null, lists, comparisons (in and not in, too), and, or, not. `matrix` is the step's
 own combination, `host` the one that the run is on, `steps` those that the step needs, with their status ("ok", also
-where it was done before; "failed", "interrupted", "left out") and the fields of their results, which are null where
-there is no result.
+where it was done before; "failed", "interrupted", "left out"; in finally: also "blocked" by what it needed, and
+"pending" where a stop came first) and the fields of their results, which are null where there is no result: ask for the
+status before you ask whether one is more or less than a number, which null can not answer.
 """
 
 from __future__ import annotations

@@ -132,8 +132,9 @@ class _Machine:
         self._refusal: HostError | None = None
         self._did: list[str] = []
         with contextlib.ExitStack() as stack:
-            self._connection: Connection = stack.enter_context(reach(chain))
-            login = read(self._connection, [LOGIN])[LOGIN]
+            self._own: Connection = stack.enter_context(reach(chain))
+            self._connection = self._own
+            login = read(self._own, [LOGIN])[LOGIN]
             if login is None:
                 cure = "try `id` there: a directory of users may not answer"
                 raise HostError("it does not say as whom one logs in", layer=self.layer, cure=cure)
@@ -192,7 +193,7 @@ class _Machine:
         return f"; done before: {', '.join(self._did)}" if self._did else ""
 
     def _change(self, change: Change, tell: Tell) -> None:
-        if self._refusal:
+        if self._refusal and any(action.root for action in change.actions):
             what = f"{change.subject}: this needs root, and {self._refusal.what}"
             raise ActionFailed(what, where=self.layer, cure="log in as root, or allow the user sudo with NOPASSWD")
         for action in change.actions:
@@ -205,10 +206,11 @@ class _Machine:
     def _run(self, action: Action) -> tuple[int, str]:
         """The status of an action, as a shell would give it, and all that it said."""
         command = Command(action.argv, env={"LC_ALL": "C"})
+        connection = self._connection if action.root else self._own
         with contextlib.ExitStack() as stack:
             stdin = stack.enter_context(action.file.open("rb")) if action.file else action.stdin
             try:
-                result = self._connection.execute(command, stdin=stdin)
+                result = connection.execute(command, stdin=stdin)
             except ProgramMissing as failure:
                 return MISSING, failure.what
         return result.code, (result.stdout + result.stderr).decode(errors="replace")

@@ -25,13 +25,14 @@ class Action:
     """A command of a change: words as they arrive there, never a shell string, and what it reads: `stdin`, or a `file`
     of this machine.
 
-    `secret` keeps `stdin` out of previews and logs.
+    `secret` keeps `stdin` out of previews and logs. What needs no `root` is done by who logs in, root or not.
     """
 
     argv: tuple[str, ...]
     stdin: bytes = b""
     secret: bool = False
     file: Path | None = None
+    root: bool = True
 
 
 @dataclass(frozen=True)

@@ -166,9 +166,9 @@ def _work(host: Host, spec: MachineSpec, login: Login, driver: Sequence[Named]) 
     ours = _part(spec, login, (python, *driver))
     # `tools` too: the next version of uv is put there by who logs in.
     for path in (root, f"{root}/tools"):
-        ours.append(Named("directories", Directory(path, _owner(spec, login)), f"directory {path}"))
+        ours.append(_directory(path, spec, login))
     if not host.chain.is_local:  # here `env.create` uses .venv's own
-        ours.append(_uv(root))
+        ours.append(_uv(root, login))
     return ours
 
 
@@ -193,19 +193,21 @@ def _part(part: PartSpec, login: Login, more: Sequence[Named]) -> list[Named]:
         operation = Mount(place, mount.source, mount.type, mount.options, mount.fstab)
         found.append(Named("mounts", operation, f"mount {place}"))
     for path in part.directories:
-        found.append(Named("directories", Directory(path, _owner(part, login)), f"directory {path}"))
+        found.append(_directory(path, part, login))
     return found
 
 
-def _owner(part: PartSpec, login: Login) -> str:
-    """Whose directories are: root makes them, and who logs in uses them."""
-    return part.user or ("" if login.uid == 0 else login.name)
+def _directory(path: str, part: PartSpec, login: Login) -> Named:
+    """Whoever makes it, who logs in uses it."""
+    owner = part.user or ("" if login.uid == 0 else login.name)
+    return Named("directories", Directory(path, owner, login.name), f"directory {path}")
 
 
-def _uv(root: str) -> Named:
+def _uv(root: str, login: Login) -> Named:
     tool, number = Path(sys.prefix) / "bin" / "uv", version("uv")
     place = f"{root}/tools/uv-{number}/uv"
-    return Named("uv", Uv(place, number, tool, tool.stat().st_size, os.uname().machine), f"uv {number}")
+    size, machine = tool.stat().st_size, os.uname().machine
+    return Named("uv", Uv(place, number, tool, size, machine, login.name), f"uv {number}")
 
 
 def _chosen(operations: Iterable[Named], only: Sequence[str]) -> tuple[Named, ...]:

@@ -72,11 +72,15 @@ class Checkpoints:
             document["sha256"] = _digest(document)
             (draft / STATE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         self._damaged.discard(path)
-        self.prune()
+        self._drop_old()
         return path
 
-    def prune(self) -> None:
-        """Drop the good ones beyond `keep`."""
+    def prune(self, progress: Progress) -> None:
+        """Drop those beyond `keep`, of whoever wrote them: none before the newest that is whole is looked for."""
+        self.latest(progress)
+        self._drop_old()
+
+    def _drop_old(self) -> None:
         good = [folder for folder in self._folders() if folder not in self._damaged]
         for old in good[self.keep :]:
             shutil.rmtree(old)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -190,7 +191,7 @@ def kept_buckets(log: Path) -> list[Bucket]:
     StorageError."""
     found: list[Bucket] = []
     try:
-        with log.open("rb") as file, samples_beside(log).open(encoding="utf-8") as kept:
+        with log.open("rb") as file, samples_beside(log).open("rb") as kept:
             for line in kept:
                 bucket = _bucket(line)
                 if bucket is None or not _follows(found, bucket) or not _ends_a_line(file, bucket.end):
@@ -217,13 +218,38 @@ def rows_from(log: Path, start: int) -> Iterator[tuple[dict[str, Any], int]]:
             yield row, end
 
 
-def row_ending_at(log: Path, end: int) -> dict[str, Any]:
-    """The row whose line ends at byte `end` of a log; an empty one if there is none. Raises StorageError."""
+def row_of(step: int, log: Path, buckets: Sequence[Bucket]) -> dict[str, Any]:
+    """The row of a step, found by the log's buckets; an empty one if there is none. Raises StorageError."""
+    index = bisect_left(buckets, step, key=lambda each: each.last)
+    if index == len(buckets):
+        return {}
     try:
-        with log.open("rb") as file:
-            return _row(_last_line(file, end)) or {}
+        if buckets[index].last == step:
+            with log.open("rb") as file:
+                return _row(_last_line(file, buckets[index].end)) or {}
+        for row, _ in rows_from(log, buckets[index - 1].end if index else 0):
+            if row["step"] >= step:
+                return row if row["step"] == step else {}
     except OSError as failure:
         raise storage_error(failure, log) from failure
+    return {}
+
+
+def last_with(name: str, log: Path, buckets: Sequence[Bucket]) -> dict[str, Any]:
+    """The last row of a log that has figures of the map `name`, found by the log's buckets; an empty one if there is
+    none. Raises StorageError."""
+    for index in reversed(range(len(buckets))):
+        if any(each.startswith(f"{name}.") for each in buckets[index].figures):
+            found: dict[str, Any] = {}
+            try:
+                for row, end in rows_from(log, buckets[index - 1].end if index else 0):
+                    if end > buckets[index].end:
+                        break
+                    found = row if row.get(name) else found
+            except OSError as failure:
+                raise storage_error(failure, log) from failure
+            return found
+    return {}
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
@@ -236,8 +262,8 @@ def _row(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
-def _bucket(line: str) -> Bucket | None:
-    if not line.endswith("\n"):
+def _bucket(line: bytes) -> Bucket | None:
+    if not line.endswith(b"\n"):
         return None
     try:
         value = json.loads(line)

@@ -34,10 +34,9 @@ steps:
     matrix: {seed: [1, 2]}
     when: host.gpus > 0
     env: {OMP_NUM_THREADS: 4}
-    secrets: [HF_TOKEN]
     with: {seed: "${{ matrix.seed }}", topology: {targets: 1, drafters: 2}}
 finally:
-  - {name: tidy, uses: check, when: failed, retry: 2}
+  - {name: tidy, uses: check, when: failed, retry: 2, secrets: [HF_TOKEN]}
 """
 
 

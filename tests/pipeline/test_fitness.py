@@ -13,7 +13,7 @@ from dflash.hosts.inventory import Host
 from dflash.pipeline.fitness import gpus_of, require_fit
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.kinds import load_kinds
-from dflash.pipeline.launchers.config import Torchrun
+from dflash.pipeline.launchers.config import Slurm, Torchrun
 from dflash.pipeline.schema import Pipeline, load_pipeline
 
 
@@ -34,7 +34,7 @@ def test_a_training_asks_for_a_gpu_for_each_worker_and_one_on_cpus_for_none():
 
 def test_work_that_is_done_on_other_hosts_asks_for_no_gpu_of_the_runs():
     steps = pipeline("dflash-8gpu").steps
-    for change in ({"host": "gpu2"}, {"launcher": Torchrun(("gpu2", "gpu3"))}):
+    for change in ({"host": "gpu2"}, {"launcher": Torchrun(("gpu2", "gpu3"))}, {"launcher": Slurm(nodes=2)}):
         away = tuple(replace(step, **change) if step.kind.name == "train" else step for step in steps)
         assert gpus_of(replace(pipeline("dflash-8gpu"), steps=away)) == 1
 

@@ -185,6 +185,11 @@ def test_what_a_run_on_another_machine_runs_in_is_not_said_before_it_is_known(la
     assert new_record("r", lab.plan(), lab.root, {})["lock_id"]
 
 
+def test_the_host_of_a_step_is_in_the_record(lab: Lab):
+    steps = new_record("r", lab.plan("train:host=gpu1"), lab.root, {})["steps"]
+    assert {step["name"]: step["host"] for step in steps if step["host"]} == {"train": "gpu1"}
+
+
 def test_asking_who_holds_a_lock_refuses_nobody_and_a_lock_let_go_names_nobody(tmp_path: Path):
     (tmp_path / "work").mkdir()
     file = tmp_path / "work" / "lock"

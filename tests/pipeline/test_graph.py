@@ -72,3 +72,8 @@ def test_it_is_whole_and_asks_for_nothing_from_anywhere(lab: Lab):
 def test_words_that_are_markup_stay_words(lab: Lab):
     lab.file.write_text(MATRIX.replace("[one, two]", "['<b>&', two]"))
     assert "text=<b>&" in words(drawing(lab.plan()))
+
+
+def test_a_character_that_no_xml_can_have_is_shown_as_one_that_is_missing(lab: Lab):
+    lab.file.write_text(MATRIX.replace("[one, two]", '["\\e[1m", two]'))
+    assert "text=\ufffd[1m" in words(drawing(lab.plan()))

@@ -66,6 +66,35 @@ def test_a_host_that_is_the_runs_own_machine_is_local_to_it(lab_with_hosts: Lab)
         machines_of(with_launcher(lab_with_hosts, "gpu3"), found["gpu1"], inventory)
 
 
+def test_a_machine_that_is_local_is_that_of_the_run_or_another_root_on_it_or_not_to_be_reached(lab_with_hosts: Lab):
+    inventory = lab_with_hosts.root / "hosts.yaml"
+    inventory.write_text(INVENTORY + "desk: {chain: local, root: /data/desk}\n")
+    found = machines_of(with_launcher(lab_with_hosts, "desk", "local"), Host("local", parse_chain("local")), inventory)
+    assert [machines.is_here(found[name], lab_with_hosts.root) for name in ("desk", "local")] == [False, True]
+    gpu1 = Host("gpu1", parse_chain("ssh:root@gpu1"), "/data/dflash")
+    for name in ("desk", "local"):
+        with pytest.raises(UsageError, match=rf"{name} is this machine, and the run is on gpu1; name a host"):
+            machines_of(with_launcher(lab_with_hosts, name), gpu1, inventory)
+
+
+def test_hosts_that_have_no_room_for_the_workers_are_told_before_anything_runs(lab_with_hosts: Lab):
+    lab, here = lab_with_hosts, Host("local", parse_chain("local"))
+
+    def said(*names: str) -> str:
+        pipeline = with_launcher(lab, *names)
+        spread = replace(pipeline.steps[0], config=TrainConfig(topology=Topology(7, 6), device="cuda"))
+        with pytest.raises(UsageError) as caught:
+            machines_of(replace(pipeline, steps=(spread,)), here, lab.root / "hosts.yaml")
+        return str(caught.value)
+
+    assert said("gpu1", "gpu2").startswith(
+        "step tell, launcher.hosts: 13 workers need as many GPUs, and the hosts have 8"
+    )
+    assert said("gpu1", "ssh:gpu9") == (
+        "step tell, launcher.hosts: how many GPUs ssh:gpu9 has is not known; give its gpus in hosts.yaml"
+    )
+
+
 def test_a_step_is_given_its_launcher_and_the_hosts_here_and_on_another_machine(lab_with_hosts: Lab):
     lab = lab_with_hosts
     pipeline, here = with_launcher(lab, "gpu2"), Host("local", parse_chain("local"))

@@ -66,8 +66,8 @@ def test_a_reference_keeps_the_type_of_its_value_and_within_a_text_is_text(grid:
 
 
 def test_a_reference_may_be_in_inputs_and_in_the_host(grid: Lab):
-    step = grid.load("target:inputs=['docs/${{ matrix.text }}.md']", "target:host='${{ matrix.text }}'").steps[2]
-    assert (step.inputs, step.host) == (("docs/two.md",), "two")
+    assert grid.load("target:inputs=['docs/${{ matrix.text }}.md']").steps[2].inputs == ("docs/two.md",)
+    assert grid.load("target:host='${{ matrix.text }}'").steps[2].host == "two"
 
 
 def test_set_on_the_declared_name_reaches_every_combination(grid: Lab):

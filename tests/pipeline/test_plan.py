@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,63 @@ def test_the_files_that_a_step_names_are_in_its_key(ran: Lab):
     (folder / "a.txt").write_text("changed")
     (why,) = ran.why("train", named)
     assert why.startswith(f"files.{folder}/a.txt: {hashlib.sha256(b'a.txt').hexdigest()[:12]} -> ")
+
+
+def test_a_folder_that_is_linked_into_another_is_in_the_key_of_a_step(ran: Lab):
+    data, elsewhere = ran.root / "data", ran.root / "elsewhere"
+    for folder in (data, elsewhere):
+        folder.mkdir()
+        (folder / "a.txt").write_text("a")
+    (data / "linked").symlink_to(elsewhere)
+    (elsewhere / "round").symlink_to(data)
+    named = f"train:inputs=['{data}']"
+    step = next(each for each in ran.plan(named).steps if each.step.name == "train")
+    assert [*step.fields["files"]] == [f"{data}/a.txt", f"{data}/linked/a.txt"]
+
+
+def test_what_is_made_for_a_machine_is_made_again_for_another_host(lab: Lab):
+    def keys(host: str) -> dict[str, str]:
+        kinds = {**KINDS, "prewarm": replace(KINDS["prewarm"], fingerprint=lambda _: {"gpu": "x"}, fingerprint_of=())}
+        pipeline = load_pipeline(lab.file, kinds, [f"prewarm:host={host}", f"target:host={host}"])
+        plan = make_plan(pipeline, Host("local", Chain((Local(),))), observe(pipeline), EmptyShelf())
+        return {each.step.name: each.key for each in plan.steps}
+
+    one, other, here = keys("gpu1"), keys("gpu2"), keys("null")
+    assert len({one["prewarm"], other["prewarm"], here["prewarm"]}) == 3
+    assert one["target"] == other["target"] == here["target"]
+
+
+def test_the_order_in_which_secrets_and_outputs_are_written_decides_nothing(ran: Lab):
+    def key(secrets: str, outputs: str) -> str:
+        return ran.plan(f"train:secrets=[{secrets}]", f"train:outputs=[{outputs}]").steps[3].key
+
+    assert key("B, A", "a.txt, b.txt") == key("A, B, B", "b.txt, a.txt") != key("A, B", "a.txt")
+
+
+TWINS = """\
+name: twins
+steps:
+  - {name: first, uses: target, with: {text: hello}}
+  - {name: second, uses: target, host: gpu1, with: {text: hello}}
+  - {name: third, uses: target, with: {text: other}}
+  - {name: one, uses: train, needs: [first], with: {steps: 5}}
+  - {name: two, uses: train, needs: [second], with: {steps: 5}}
+  - {name: warm, uses: prewarm, matrix: {h: [gpu1, gpu2]}, host: "${{ matrix.h }}", with: {for_step: one}}
+finally:
+  - {name: last, uses: check, matrix: {h: [1, 2]}}
+"""
+
+
+def test_two_steps_of_a_plan_never_have_one_key(lab: Lab):
+    lab.file.write_text(TWINS)
+    made = {each.step.name: each for each in lab.plan().steps}
+    assert len({each.key for each in made.values()}) == len(made) == 9
+    apart = {name: {part: each.fields.get(part) for part in ("step", "host")} for name, each in made.items()}
+    assert apart["first"] == {"step": "first", "host": None}
+    assert apart["second"] == {"step": "second", "host": "gpu1"}
+    assert apart["warm@h=gpu2"] == {"step": "warm@h=gpu2", "host": "gpu2"}
+    assert apart["last@h=1"] == {"step": "last@h=1", "host": None}
+    assert not made["third"].fields.keys() & {"step", "host"}, "no other has its key: it is what it always was"
 
 
 def test_inputs_that_match_nothing_are_named_with_their_place(lab: Lab):
@@ -215,10 +273,11 @@ def test_a_pipeline_of_a_thousand_steps_is_planned_within_a_second(lab: Lab):
     assert time.process_time() - began < 1.0
 
 
-def test_the_lock_is_that_of_the_environment_at_work_a_generations_an_images_or_the_declared_one(tmp_path: Path):
+def test_the_lock_is_that_of_the_environment_at_work_or_of_nobodys_python_a_hash_of_its_packages(tmp_path: Path):
     local = hashlib.sha256((HOME / "envs" / "local" / "requirements.lock").read_bytes()).hexdigest()
-    assert lock_id(HOME, tmp_path) == local
+    assert lock_id(tmp_path) == lock_id(tmp_path) != local
+    assert len(lock_id(tmp_path)) == 64
     (tmp_path / "dflash-stamp").write_text(f"python 3.12.3\nlock {'a' * 64}\nspec 0\nplace {tmp_path}\n")
-    assert lock_id(HOME, tmp_path) == "a" * 64
+    assert lock_id(tmp_path) == "a" * 64
     (tmp_path / "requirements.lock").write_text("one==1\n")
-    assert lock_id(HOME, tmp_path) == hashlib.sha256(b"one==1\n").hexdigest()
+    assert lock_id(tmp_path) == hashlib.sha256(b"one==1\n").hexdigest()

@@ -17,9 +17,9 @@ import pytest
 
 from dflash.environments.wheelhouse import fill
 from dflash.pipeline.comparing import compare
+from dflash.pipeline.judging import made_by
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.record import load_record
-from dflash.pipeline.replay import made_by
 from dflash.pipeline.verdict import judged
 from tests.hosts.conftest import lab_sshd  # noqa: F401 - a fixture
 from tests.lab.sshd import Sshd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dflash import cli_train
-from dflash.errors import DataError, UsageError
+from dflash.errors import ConfigError, DataError, UsageError
 from dflash.pipeline import lock
 from dflash.pipeline.record import load_record
 from dflash.pipeline.resuming import again, goes_on_with, unfinished
@@ -139,6 +140,29 @@ def test_the_newest_run_that_did_not_end_well_is_gone_on_with_once(
     record = load_record(work.root)
     assert (record["resumes"], unfinished(work.root)) == (failed, record["id"])
     assert str(work.file) in (work.runs()[-1] / "request.json").read_text()
+
+
+def test_a_run_whose_work_was_done_with_the_same_command_is_not_gone_on_with(work: Lab, tmp_path: Path):
+    options = ("second.fails=1", f"second.tally={tmp_path / 'tally'}")
+    assert [work.run(*options).exit_code for _ in range(2)] == [1, 0]
+    with pytest.raises(UsageError, match="every run has ended well"):
+        unfinished(work.root)
+
+
+def test_a_run_that_was_sent_here_is_gone_on_with_and_its_file_is_not_asked_for(work: Lab, tmp_path: Path):
+    (tmp_path / "corpus").touch()
+    work.declare(second={"inputs": [str(tmp_path / "corpus")]})
+    assert work.run("second.fails=1").exit_code == 1
+    kept = work.runs()[-1] / "request.json"
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "folder": None}))
+    work.file.unlink()
+    _, request = again(work.root, work.runs()[-1].name)
+    assert request["folder"] is None
+    (tmp_path / "corpus").unlink()
+    with pytest.raises(ConfigError) as caught:
+        again(work.root, work.runs()[-1].name)
+    assert str(caught.value).startswith(f"{work.file}:")
+    assert f"no file matches '{tmp_path}/corpus'" in str(caught.value)
 
 
 def test_a_run_that_ended_well_or_would_lose_what_is_finished_is_refused(work: Lab, monkeypatch: pytest.MonkeyPatch):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dflash.errors import ConfigError, UsageError
+from dflash.pipeline.kinds import load_kinds
 from dflash.pipeline.launchers.config import Slurm, Threads, Torchrun
 from dflash.pipeline.policy import REASONS, Limits, Retry
+from dflash.pipeline.schema import load_pipeline
 from tests.pipeline.lab import Lab
 from tests.pipeline.sample_kinds import Optimizer, TrainConfig
 
@@ -154,6 +156,8 @@ def test_a_mistake_is_named_with_its_place(lab: Lab, text: str, place: str, says
         ("secrets: [HF_TOKEN], env: {HF_TOKEN: x}", "3:56", "HF_TOKEN is among the secrets, too"),
         ("host: gpu 1", "3:35", "'gpu 1' names no host; write a name of hosts.yaml, or a chain"),
         ("host: 'shh:gpu1'", "3:35", "there is no hop 'shh'; did you mean 'ssh'?"),
+        ("host: gpu1, secrets: [HF_TOKEN]", "3:41", "a step elsewhere is given no secrets; leave its secrets out"),
+        ("host: gpu1, inputs: [README.md]", "3:41", "files of this machine are not brought to the host of a step"),
         ("launcher: torchrun", "3:29", "a step of kind 'target' has no workers to start"),
         ("when: 3", "3:35", "must be a valid string, not 3"),
         ("when: steps.b.status == 'ok'", "3:35", "there is no step 'b'"),
@@ -177,6 +181,16 @@ def test_a_mistake_in_what_a_step_declares_is_named_with_its_place(lab: Lab, key
         ("launcher: {hosts: [a]}", "7:15", "say its kind; known launchers: slurm, threads, torchrun"),
         ("launcher: {kind: torchrun, host: [a]}", "7:32", "unknown key 'host'; did you mean 'hosts'?"),
         ("launcher: {kind: torchrun, hosts: [a b]}", "7:40", "'a b' names no host"),
+        ("launcher: {kind: torchrun, hosts: [a, b, a]}", "7:46", "'a' is named twice; remove one"),
+        ("launcher: {kind: torchrun, hosts: [a], port: 0}", "7:15", "port is from 1 to 65535, not 0"),
+        (
+            "host: a\n    launcher: {kind: torchrun, hosts: [b]}",
+            "7:5",
+            "its launcher names hosts, too; remove its host",
+        ),
+        ("launcher: slurm\n    secrets: [A]", "8:5", "a step in a Slurm job, whose variables Slurm writes to files,"),
+        ("launcher: {kind: torchrun, hosts: [a]}\n    secrets: [A]", "8:5", "a step elsewhere is given no secrets"),
+        ("with: {launcher: processes}", "7:12", "the launcher is the step's own; write launcher: torchrun (or"),
         ("launcher: {kind: slurm, nodes: two}", "7:36", 'must be a valid integer, not "two"'),
         ("when: steps.trget.status == 'ok'", "7:11", "there is no step 'trget'; did you mean 'target'?"),
     ],
@@ -194,7 +208,7 @@ def test_what_a_step_declares_is_read(lab: Lab):
         only(
             "retry: {attempts: 4, on: [lost_connection, exit, 75], backoff: 1m, max_backoff: 2h, jitter: 0}, "
             "timeout: 2d, no_output_timeout: 90.5, inputs: [docs/*.md], outputs: ['**/*.txt'], "
-            "env: {OMP_NUM_THREADS: 4, NAME: text}, secrets: [HF_TOKEN], host: ssh:root@gpu1, when: host.gpus == 0"
+            "env: {OMP_NUM_THREADS: 4, NAME: text}, secrets: [HF_TOKEN], when: host.gpus == 0"
         )
     )
     step = lab.load().step("a")
@@ -202,7 +216,9 @@ def test_what_a_step_declares_is_read(lab: Lab):
     assert step.limits == Limits(172800.0, 90.5)
     assert (step.inputs, step.outputs) == (("docs/*.md",), ("**/*.txt",))
     assert (step.env, step.secrets) == ({"OMP_NUM_THREADS": "4", "NAME": "text"}, ("HF_TOKEN",))
-    assert (step.host, step.when, step.is_last) == ("ssh:root@gpu1", "host.gpus == 0", False)
+    assert (step.when, step.is_last) == ("host.gpus == 0", False)
+    lab.file.write_text(only("host: ssh:root@gpu1"))
+    assert lab.load().step("a").host == "ssh:root@gpu1"
 
 
 def test_a_step_that_declares_nothing_has_the_policys_own_defaults(lab: Lab):
@@ -232,6 +248,36 @@ def test_every_reason_to_try_again_can_be_written(lab: Lab):
 def test_a_training_says_how_its_workers_are_started(lab: Lab, launcher: str, is_read_as: object):
     lab.file.write_text(trained(f"launcher: {launcher}"))
     assert lab.load().step("train").launcher == is_read_as
+
+
+SPREAD = """\
+name: p
+steps:
+  - {name: target, uses: target}
+  - {name: data, uses: data, needs: [target]}
+  - {name: prewarm, uses: prewarm, needs: [target, data], with: {for_step: train}}
+  - name: train
+    uses: train
+    needs: [target, data, prewarm]
+    launcher: threads
+    with:
+      topology: {targets: 3, drafters: 2, target_gpus: 2}
+"""
+
+
+def test_workers_that_can_not_be_shared_out_so_are_refused_when_the_file_is_read(lab: Lab):
+    def said(launcher: str, *overrides: str) -> str:
+        lab.file.write_text(SPREAD.replace("launcher: threads", f"launcher: {launcher}"))
+        with pytest.raises(UsageError) as caught:
+            load_pipeline(lab.file, load_kinds(), overrides)
+        return str(caught.value)
+
+    spread = "a target that is spread over GPUs is one of processes; give the step launcher: torchrun"
+    assert said("threads") == f"{lab.file}:11:56: {spread}"
+    assert said("null", "train.topology.target_gpus=3") == f"--set train.topology.target_gpus=3: {spread}"
+    assert said("{kind: slurm, nodes: 3}").startswith(f"{lab.file}:9:36: 8 workers can not be shared out evenly over 3")
+    lab.file.write_text(SPREAD.replace("threads", "{kind: slurm, nodes: 2}"))
+    load_pipeline(lab.file, load_kinds())
 
 
 FINALLY = "finally:\n  - {name: tidy, uses: check, needs: [train], when: failed}\n"

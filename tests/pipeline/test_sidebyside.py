@@ -24,12 +24,31 @@ def write(log: Path, steps: int, factor: float = 1.0, **more: float) -> Path:
     return log
 
 
-@pytest.mark.parametrize(("one", "other", "last"), [(1, 1, 1), (400, 400, 400), (400, 250, 250), (5000, 1500, 1496)])
+@pytest.mark.parametrize(("one", "other", "last"), [(1, 1, 1), (400, 400, 400), (400, 250, 250), (5000, 1500, 1500)])
 def test_trainings_meet_at_steps_that_both_logged_with_their_own_rows(tmp_path: Path, one: int, other: int, last: int):
     met = at_equal_steps(write(tmp_path / "a.jsonl", one), write(tmp_path / "b.jsonl", other, 2.0, lr=1.0))
     assert len(met) == min(10, one, other)
     assert met[-1].step == last
     assert all(each.figures == {"loss": (1 / each.step, 2 / each.step)} for each in met)
+
+
+def test_trainings_meet_though_one_lacks_a_few_rows(tmp_path: Path):
+    one, other = write(tmp_path / "a.jsonl", 3000), tmp_path / "b.jsonl"
+    log = MetricLog(other, 0)
+    for step in (*range(1, 1501), *range(1504, 3001)):
+        log.write({"step": step, "loss": 2 / step})
+    log.close()
+    met = at_equal_steps(one, other)
+    assert len(met) >= 9
+    assert all(each.figures == {"loss": (1 / each.step, 2 / each.step)} for each in met)
+
+
+def test_runs_that_have_one_log_are_not_said_to_have_logged_the_same(tmp_path: Path):
+    write(tmp_path / "work/train/0123456789abcdef/metrics.jsonl", 30)
+    found = side_by_side(tmp_path, RECORD, {**RECORD, "id": "20261130T000000-local"})
+    assert (found.trainings, found.shared) == ({}, ["train"])
+    show_comparison(found, stream := io.StringIO())
+    assert "train: both have the same log" in stream.getvalue()
 
 
 def test_a_training_that_logged_nothing_is_met_nowhere(tmp_path: Path):
@@ -62,6 +81,7 @@ def test_a_change_is_told_where_there_is_one(a: float | None, b: float | None, s
 
 def test_a_comparison_is_a_table_for_people_and_a_document_for_programs(tmp_path: Path):
     write(tmp_path / "work/train/0123456789abcdef/metrics.jsonl", 30)
+    write(tmp_path / "runs/20261130T000000-local/metrics.jsonl", 30)
     other = {**RECORD, "id": "20261130T000000-local", "provenance": {"environment": {"torch": "2.14.0"}}}
     first = {**RECORD, "provenance": {"environment": {"torch": "2.13.0"}}}
     found = side_by_side(tmp_path, first, other)

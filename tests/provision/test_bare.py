@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,11 +104,19 @@ def test_a_docker_container():
         is_made_whole(Host("bare", parse_chain(f"docker:{name}"), root="/srv/dflash"), SPEC, bare=True)
 
 
-def test_who_may_use_sudo_provisions_and_owns_what_is_made(lab: Sshd, tmp_path: Path):
-    tmp_path.chmod(0o700)  # the user alone could not even look
-    host = Host("mine", parse_chain("ssh:lab-bash"), root=str(tmp_path / "root"))
+@pytest.fixture
+def roots() -> Iterator[Path]:
+    """A folder of root's that everybody may look into."""
+    with tempfile.TemporaryDirectory(prefix="dflash-bare-", dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+def test_who_may_use_sudo_provisions_and_owns_what_is_made(lab: Sshd, roots: Path):
+    host = Host("mine", parse_chain("ssh:lab-bash"), root=str(roots / "root"))
     assert provision(host, MachineSpec(), only=["directories"])[0].changes == 2
-    assert {place.owner() for place in (tmp_path / "root", tmp_path / "root" / "tools")} == {user_of("bash")}
+    assert {place.owner() for place in (roots / "root", roots / "root" / "tools")} == {user_of("bash")}
     assert provision(host, MachineSpec(), only=["directories"])[0].changes == 0
 
 
@@ -115,3 +124,11 @@ def test_who_may_not_use_sudo_is_told_so_before_anything_is_done(lab: Sshd):
     host = Host("theirs", parse_chain("ssh:lab-bash/sudo:nobody"), root="/srv/not-there")
     with pytest.raises(ActionFailed, match="directory /srv/not-there: this needs root, and sudo"):
         provision(host, MachineSpec(), only=["directories"])
+
+
+def test_who_may_not_use_sudo_has_what_lies_in_a_folder_of_their_own(lab: Sshd, roots: Path):
+    shutil.chown(roots, "nobody")
+    host = Host("theirs", parse_chain("ssh:lab-bash/sudo:nobody"), root=str(roots / "a" / "root"))
+    assert provision(host, MachineSpec(), only=["directories", "uv"])[0].changes == 3
+    assert {place.owner() for place in roots.rglob("*")} == {"nobody"}
+    assert provision(host, MachineSpec(), only=["directories", "uv"])[0].changes == 0

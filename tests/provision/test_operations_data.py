@@ -64,6 +64,7 @@ def plain(outcome: Change | Kept) -> dict[str, Any]:
         return {"kept": outcome.subject, "why": outcome.why}
     found: dict[str, Any] = {"change": outcome.subject, "before": outcome.before, "after": outcome.after}
     found["argv"] = [list(action.argv) for action in outcome.actions]
+    found |= {} if any(action.root for action in outcome.actions) else {"root": False}
     texts = [action.stdin.decode() for action in outcome.actions if action.stdin]
     stdin = [text for text in texts if text != outcome.after and lxc.entries(text) != lxc.entries(outcome.after)]
     return {**found, **({"stdin": stdin} if stdin else {})}

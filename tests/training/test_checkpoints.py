@@ -179,6 +179,17 @@ def test_a_damaged_checkpoint_is_not_one_of_those_kept_and_stays_until_its_step_
     assert read(tmp_path / "step-00000002").state["seed"] == 2
 
 
+def test_the_only_whole_one_is_not_dropped_for_newer_ones_that_came_half(tmp_path: Path):
+    save(Checkpoints(tmp_path, keep=9), 1, 2, 3, 4, 5)
+    for step in (4, 5):
+        tear(tmp_path / f"step-0000000{step}" / "model.safetensors")
+    Checkpoints(tmp_path).prune(Silent())
+    assert steps_in(tmp_path) == [f"step-0000000{step}" for step in (2, 3, 4, 5)]
+    found = Checkpoints(tmp_path).latest(Silent())
+    assert found is not None
+    assert found.step == 3
+
+
 def test_a_failed_save_leaves_the_others_and_no_remains(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path)
     save(checkpoints, 1)

@@ -97,6 +97,8 @@ def test_buckets_that_are_no_buckets_are_passed_over_for_the_rows(tmp_path: Path
     write(log, 0, 50)
     samples_beside(log).write_text(damage)
     agree(load_samples(log), 50)
+    samples_beside(log).write_bytes(b"\xff\xfe\n")
+    agree(load_samples(log), 50)
 
 
 def test_buckets_of_another_log_are_passed_over(tmp_path: Path):

@@ -19,7 +19,7 @@ from dflash.progress import Silent
 from dflash.training import watch
 from dflash.training.fitting import GIB
 from dflash.training.graphset import GraphSet
-from dflash.training.launching import _Told
+from dflash.training.launching import Told
 from dflash.training.prewarm import _Processes
 from dflash.training.sources import Real
 from dflash.training.trainer import Trainer
@@ -112,7 +112,7 @@ def test_without_figures_the_line_still_says_who_and_when(
 
 
 def test_what_a_worker_process_says_is_raised_as_its_kind():
-    told = _Told(Silent(), hung=lambda: None)
+    told = Told(Silent(), hung=lambda: None)
     said = {"dflash": "failure", "class": "OutOfMemory", "what": "ran out", "where": "cuda:3", "cure": "lower rows"}
     told.hear(json.dumps(said))
     assert isinstance(told.failure, OutOfMemory)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dflash.pipeline.exporting.needs import FILE, PROJECT, PYTHON, ROOT, Needs, check_image, needs_of
+from dflash.pipeline.exporting.needs import FILE, PROJECT, PYTHON, ROOT, Needs, check_image, check_volume, needs_of
 from dflash.pipeline.schema import Pipeline
 
 _USER = 10001
@@ -17,6 +17,9 @@ _USER = 10001
 
 _KILLED = [137, 143]
 """The exit statuses of a container that was killed, as one is whose node is emptied."""
+
+_GRACE_S = 180
+"""How long a pod has after SIGTERM: the runner gives a step 120 s to save, and then runs what is in `finally`."""
 
 _LONGEST = 40
 """Of a name, to which Kubernetes adds words until it names a pod."""
@@ -27,9 +30,11 @@ def documents(pipeline: Pipeline, image: str, volume: str, secret: str) -> list[
     claimed as `volume`. The values of its secrets are the keys of the Secret `secret`, which has to be there; "": it is
     called as the pipeline is.
 
-    Raises UsageError: something of the pipeline is another machine's, or the image is not named by its digest.
+    Raises UsageError: something of the pipeline is another machine's, the image is not named by its digest, or the
+    volume not at all.
     """
     check_image(image)
+    check_volume(volume)
     needs = needs_of(pipeline)
     name = needs.name.replace("_", "-")[:_LONGEST].strip("-")
     text = Path(pipeline.file).read_text(encoding="utf-8")
@@ -72,6 +77,7 @@ def _job(needs: Needs, name: str, image: str, volume: str, secret: str) -> dict[
         "template": {
             "spec": {
                 "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": _GRACE_S,
                 "securityContext": {"runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER},
                 "containers": [_container(needs, image, secret)],
                 "volumes": [

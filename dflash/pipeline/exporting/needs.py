@@ -45,6 +45,12 @@ def check_image(image: str) -> None:
         raise UsageError(f"{image!r} is no image by its digest", where="--image", cure=cure)
 
 
+def check_volume(volume: str) -> None:
+    """Raises UsageError for a volume without a name."""
+    if not volume:
+        raise UsageError("it has no name", where="--volume", cure="name the volume that keeps what a run makes")
+
+
 def _check(step: Step, file: str) -> None:
     where = f"{file}: step {step.name}"
     if step.host is not None:
@@ -52,8 +58,8 @@ def _check(step: Step, file: str) -> None:
     if isinstance(step.launcher, Slurm) or (isinstance(step.launcher, Torchrun) and step.launcher.hosts):
         cure = "export it with launcher: torchrun, or run it with ./inv train where its machines are"
         raise UsageError("its launcher names machines of its own", where=where, cure=cure)
-    for name in step.kind.paths:
-        path = getattr(step.config, name)
+    paths = [(name, getattr(step.config, name)) for name in step.kind.paths]
+    for name, path in [*paths, *(("inputs", each) for each in step.inputs)]:
         if path and not Path(path).is_absolute():
             cure = f"put it on the engine's volume, and name it as {ROOT}/…"
             raise UsageError(f"{name} is {path!r}, a path of this machine", where=where, cure=cure)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dflash.errors import UsageError
-from dflash.pipeline.exporting.needs import FILE, PROJECT, PYTHON, ROOT, check_image, needs_of
+from dflash.pipeline.exporting.needs import FILE, PROJECT, PYTHON, ROOT, check_image, check_volume, needs_of
 from dflash.pipeline.schema import Pipeline
 
 RUN = """\
@@ -23,9 +23,11 @@ def task(pipeline: Pipeline, image: str, volume: str, gpu: str) -> dict[str, Any
     """The task that runs `pipeline` from `image` (REPOSITORY@sha256:…) on a GPU type as SkyPilot names it, such as
     H200; what a run keeps is on the volume of that name. Secrets are asked for at the launch (`--secret NAME`).
 
-    Raises UsageError: something of the pipeline is another machine's, or the image, or the GPU's type, is not named.
+    Raises UsageError: something of the pipeline is another machine's, or the image, the volume, or the GPU's type, is
+    not named.
     """
     check_image(image)
+    check_volume(volume)
     needs = needs_of(pipeline)
     resources: dict[str, Any] = {"image_id": f"docker:{image}"}
     if needs.gpus and not gpu:

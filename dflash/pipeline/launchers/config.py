@@ -26,6 +26,10 @@ class Torchrun:
     port: int = 29400
     address: str = ""
 
+    def __post_init__(self) -> None:
+        if not 0 < self.port <= 65535:
+            raise ValueError(f"port is from 1 to 65535, not {self.port}")
+
 
 @dataclass(frozen=True)
 class Slurm:

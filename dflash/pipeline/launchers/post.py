@@ -16,7 +16,7 @@ from dflash.hosts.inventory import DEFAULT_ROOT, Host
 from dflash.hosts.package import send_package
 from dflash.pipeline.away import image_python
 from dflash.pipeline.belongings import Belonging, Parcel, look, place_of, send
-from dflash.pipeline.keys import lock_id
+from dflash.pipeline.keys import stamped_lock
 from dflash.pipeline.machines import is_here
 from dflash.progress import Progress
 
@@ -71,12 +71,17 @@ def python_at(connection: Connection, host: Host) -> str:
     """The Python at a host of the environment that this process runs in: an image's, or a generation.
 
     Raises:
-        EnvironmentMismatch: there is none of the same lock; names the host, this lock, and those that are there.
+        EnvironmentMismatch: there is none of the same lock; names the host, this lock, and those that are there. This
+            Python has no lock, so that no other can be known to be the same.
         HostError: the host.
     """
     if host.chain.is_local:
         return sys.executable
-    lock = lock_id()[:ID_LENGTH]
+    lock = stamped_lock()[:ID_LENGTH]
+    if not lock:
+        cure = f"run this with the Python of one, which ./inv or ./inv env.create makes, not with {sys.executable}"
+        what = "this Python is no environment of this project, so which one a host needs can not be told"
+        raise EnvironmentMismatch(what, where=host.name, cure=cure)
     if python := image_python(connection, lock):
         return python
     rows = [row for row in HostEnvironments(connection, host).listed() if row["finished"]]

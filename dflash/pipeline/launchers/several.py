@@ -88,9 +88,9 @@ class SeveralHosts:
             result = watch.run()
         except BaseException:
             with contextlib.suppress(DFlashError):  # what is not home yet is fetched when it is gone on with
-                _bring_home(lead, job.out, [])
+                _bring_home(lead, job.out, [], progress)
             raise
-        _bring_home(lead, job.out, ["draft"])
+        _bring_home(lead, job.out, ["draft"], progress)
         for member in members:
             with contextlib.suppress(HostError):
                 _clear(member.post)
@@ -140,7 +140,7 @@ def _start(connection: Connection, member: Member, spec: Mapping[str, Any], envi
 
 
 @held.persistent
-def _bring_home(lead: Post, out: Path, names: Sequence[str]) -> None:
+def _bring_home(lead: Post, out: Path, names: Sequence[str], progress: Progress) -> None:
     """Have what the post that writes has made, the newest checkpoint and `names`, in the step's folder."""
     if lead.is_here:
         return
@@ -148,7 +148,7 @@ def _bring_home(lead: Post, out: Path, names: Sequence[str]) -> None:
         for newest in checkpoints_at(connection, lead)[:1]:
             fetch_checkpoint(connection, lead, newest, out)
         fetch(connection, lead, names, out)
-    Checkpoints(out / "scratch" / "checkpoints").prune()
+    Checkpoints(out / "scratch" / "checkpoints").prune(progress)
 
 
 def _clear(post: Post) -> None:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import contextlib
 import platform
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dflash.environments.installed import normalised, parse_stamp
+from dflash.environments.installed import parse_stamp
 from dflash.environments.spec import EnvironmentSpec, read_spec
 from dflash.errors import DFlashError
 from dflash.pipeline.files import file_digest
-from dflash.pipeline.keys import HOME, lock_id
+from dflash.pipeline.keys import HOME, stamped_lock
+from dflash.pipeline.provenance.packages import packages
 
 IMAGE = Path("/opt/env")
 """Where an image that `./inv build` made has its environment (docker/environment.sh)."""
 
 
 def environment(home: Path = HOME, prefix: Path | None = None) -> dict[str, Any]:
-    """What there is to say of it; None for what nothing here says. An image knows the lock and the declaration that it
+    """What there is to say of it; None for what nothing here says, such as the lock and the name of a Python that is
+    no environment of this project. An image knows the lock and the declaration that it
     was made from, but not its own digest."""
     prefix = prefix or Path(sys.prefix)
-    lock = lock_id(home, prefix) or None
+    lock = stamped_lock(prefix) or None
     spec = _spec(home, prefix, lock)
     versions = packages()
     return {
@@ -36,16 +37,6 @@ def environment(home: Path = HOME, prefix: Path | None = None) -> dict[str, Any]
         "image": _image(prefix),
         "packages": versions,
     }
-
-
-def packages() -> dict[str, str]:
-    """The version of each distribution that is installed, by its name as PEP 503 has it: of several, of that which is
-    imported."""
-    found: dict[str, str] = {}
-    for each in metadata.distributions():
-        if each.name:
-            found.setdefault(normalised(each.name), each.version)
-    return dict(sorted(found.items()))
 
 
 def _spec(home: Path, prefix: Path, lock: str | None) -> EnvironmentSpec | None:

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from dflash.atomic import write_json
-from dflash.pipeline.belongings import belongings, files_named
+from dflash.pipeline.belongings import belongings_of, files_named
 from dflash.pipeline.schema import Pipeline
 
 FILE = "lines.json"
@@ -23,11 +23,11 @@ _MOST_BYTES, _MOST_LINES = 16_000_000, 20_000
 def lines(pipeline: Pipeline) -> dict[str, dict[str, list[int]]]:
     """The checksums of every text that the steps read here, as far as it is not too long. Raises OSError."""
     found: dict[str, dict[str, list[int]]] = {}
-    for belonging in belongings(pipeline):
-        step = belonging.setting.partition(".")[0]
-        for name, path in files_named(belonging.name)[0].items():
-            if path.stat().st_size <= _MOST_BYTES and (sums := _checksums(path.read_bytes())):
-                found.setdefault(step, {})[name] = sums
+    for step in pipeline.steps:
+        for belonging in belongings_of(step):
+            for name, path in files_named(belonging.name)[0].items():
+                if path.stat().st_size <= _MOST_BYTES and (sums := _checksums(path.read_bytes())):
+                    found.setdefault(step.name, {})[name] = sums
     return found
 
 

@@ -38,9 +38,10 @@ from dflash.validation import plain
 _CACHE = ("snapshot", "hit_rate", "from_vault", "graphs")
 
 
-def begun(plan: Plan, root: Path, kinds: str, known: Mapping[str, Any]) -> dict[str, Any]:
+def begun(plan: Plan, root: Path, kinds: str, known: Mapping[str, Any], text: str | None = None) -> dict[str, Any]:
     """The provenance of a run of `plan` that is about to begin here. `known` are parts, whole, that somebody else has
-    told, such as its source. Raises StorageError."""
+    told, such as its source; `text` is the pipeline's, as it was asked for: its file may be another machine's, or
+    another now. Without it the file is read. Raises StorageError."""
     secrets = {name for each in plan.steps for name in each.step.secrets}
     found = machine.described(machine.here(), secrets)
     with Hashes(root) as hashes:
@@ -52,7 +53,7 @@ def begun(plan: Plan, root: Path, kinds: str, known: Mapping[str, Any]) -> dict[
         "gpus": found["gpus"],
         "variables": {**found["variables"], "steps": {}},
         "seeds": {"steps": _seeds(plan), "flags": {}},
-        "config": _config(plan, kinds),
+        "config": _config(plan, kinds, text),
         "data": read,
         "cache": {},
         "metrics": {},
@@ -81,12 +82,12 @@ def add(provenance: dict[str, Any], step: str, done: Done, folder: Path) -> None
             provenance["metrics"][step] = rows
 
 
-def _config(plan: Plan, kinds: str) -> dict[str, Any]:
+def _config(plan: Plan, kinds: str, text: str | None) -> dict[str, Any]:
     steps = {each.step.name: plain(each.step.kind.config, each.step.config) for each in plan.steps}
     pipeline = plan.pipeline
     return {
         "file": Path(pipeline.file).name,
-        "text": Path(pipeline.file).read_text(encoding="utf-8"),
+        "text": Path(pipeline.file).read_text(encoding="utf-8") if text is None else text,
         "overrides": list(pipeline.overrides),
         "kinds": kinds,
         "argv": [without_credentials(word) for word in sys.argv],

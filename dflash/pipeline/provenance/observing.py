@@ -43,6 +43,7 @@ class Observing:
         torchrun, "torch": versions as torch says them, "flags": what decides which kernels run}, the last two empty
         where the step did not import torch. `root` is where hashes are remembered."""
         self._over.set()
+        self._thread.join()  # what it is just noting is read below
         self._look()
         with Hashes(root) as hashes:
             found = hashed({*_mapped("self"), *self._libraries}, hashes)

@@ -4,6 +4,7 @@ Colours come from the page, so that light and dark share one drawing."""
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -32,12 +33,19 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """A line: its name, its points in the order of steps, a CSS colour, and whether each point has a dot of its own."""
+    """A line: its name, its points in the order of steps, a CSS colour, whether each point has a dot of its own, and
+    its last value where that is known: the last point may stand for many steps."""
 
     name: str
     points: Sequence[Point]
     colour: str = "var(--one)"
     dots: bool = False
+    end: float | None = None
+
+    @property
+    def last(self) -> float:
+        """The last value, or the mean at the last steps."""
+        return self.points[-1].mean if self.end is None else self.end
 
 
 def chart(title: str, series: Sequence[Series], level: tuple[str, float] | None = None) -> str:
@@ -63,7 +71,7 @@ def chart(title: str, series: Sequence[Series], level: tuple[str, float] | None 
         parts += _line(each, at)
     parts += _hints(series, left, right)
     columns = [tick for tick in ticks(left, right, 4) if left <= tick <= right and tick == int(tick)]
-    keys = [_key(each.colour, each.name, each.points[-1].mean) for each in series]
+    keys = [_key(each.colour, each.name, each.last) for each in series]
     keys += [_key("", level[0], level[1], "dashed")] if level else []
     return _figure(
         title,
@@ -76,10 +84,10 @@ def chart(title: str, series: Sequence[Series], level: tuple[str, float] | None 
     )
 
 
-def bars(title: str, groups: Sequence[tuple[str, str, Sequence[float]]], across: str = "position") -> str:
-    """Bars of shares (0 to 1), numbered from 1: groups of a name, a colour and values, side by side. Nothing without
-    values."""
-    groups = [each for each in groups if each[2]]
+def bars(title: str, groups: Sequence[tuple[str, str, Sequence[float | None]]], across: str = "position") -> str:
+    """Bars of shares (0 to 1), numbered from 1: groups of a name, a colour and values, side by side. A share that is
+    None, as nothing came that far, has no bar. Nothing without values."""
+    groups = [each for each in groups if any(share is not None for share in each[2])]
     if not groups:
         return ""
     places = max(len(shares) for _, _, shares in groups)
@@ -88,12 +96,12 @@ def bars(title: str, groups: Sequence[tuple[str, str, Sequence[float]]], across:
     parts = [_rule(1 - tick / 4, "grid") for tick in range(5)]
     for place in range(places):
         here = [(name, shares[place]) for name, _, shares in groups if place < len(shares)]
-        hint = ", ".join(f"{name} {share:.3f}" for name, share in here)
+        hint = ", ".join(f"{name} {_share(share, 3)}" for name, share in here)
         parts.append(f"<g><title>{escape(f'{across} {place + 1}: {hint}')}</title>")
         parts.append(f'<rect class="hint" x="{place * width:.1f}" y="0" width="{width:.1f}" height="{_SIDE}"/>')
         for index, (_, colour, shares) in enumerate(groups):
-            if place < len(shares):
-                tall = min(max(shares[place], 0), 1) * _SIDE
+            if place < len(shares) and (share := shares[place]) is not None:
+                tall = min(max(share, 0), 1) * _SIDE
                 x = place * width + width * 0.12 + index * thick
                 parts.append(
                     f'<rect x="{x:.1f}" y="{_SIDE - tall:.1f}" width="{thick * 0.92:.1f}" height="{tall:.1f}" '
@@ -101,16 +109,21 @@ def bars(title: str, groups: Sequence[tuple[str, str, Sequence[float]]], across:
                 )
         parts.append("</g>")
     every = math.ceil(places / 16)
-    summary = "; ".join(f"{name} {' '.join(f'{share:.2f}' for share in shares)}" for name, _, shares in groups)
+    summary = "; ".join(f"{name} {' '.join(_share(share, 2) for share in shares)}" for name, _, shares in groups)
+    means = [statistics.fmean(share for share in shares if share is not None) for _, _, shares in groups]
     return _figure(
         title,
         f"{title}, by {across} from 1: {summary}",
         "".join(parts),
         ups=[(1 - tick / 4, f"{tick * 25}%") for tick in range(5)],
         alongs=[((place + 0.5) / places, str(place + 1)) for place in range(0, places, every)],
-        legend=[_key(colour, name, sum(shares) / len(shares), note="mean ") for name, colour, shares in groups],
+        legend=[_key(colour, name, mean, note="mean ") for (name, colour, _), mean in zip(groups, means, strict=True)],
         across=across,
     )
+
+
+def _share(share: float | None, digits: int) -> str:
+    return "-" if share is None else f"{share:.{digits}f}"
 
 
 def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
@@ -202,7 +215,7 @@ def _summary(title: str, series: Sequence[Series], level: tuple[str, float] | No
         least, most = min(point.least for point in each.points), max(point.most for point in each.points)
         first, last = each.points[0], each.points[-1]
         told.append(
-            f"{each.name} from {short(first.mean)} at step {first.first:,} to {short(last.mean)} at step {last.last:,},"
+            f"{each.name} from {short(first.mean)} at step {first.first:,} to {short(each.last)} at step {last.last:,},"
             f" between {short(least)} and {short(most)}"
         )
     told += [f"{level[0]} {short(level[1])}"] if level else []

@@ -14,16 +14,18 @@ from dflash.errors import DataError, storage_error
 from dflash.pipeline.comparing import Difference, compare
 from dflash.pipeline.record import load_record, runs
 from dflash.pipeline.report.timeline import Span, spans_of
-from dflash.training.sampling import Samples, load_samples
+from dflash.training.sampling import Samples, last_with, load_samples
 
 
 @dataclass(frozen=True)
 class Training:
-    """A training step: its record, what it logged, and the workers of each role, by number."""
+    """A training step: its record, what it logged, the workers of each role, by number, and the last row that was
+    measured on held-out rows."""
 
     step: Mapping[str, Any]
     samples: Samples
     roles: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,9 @@ def gather(root: Path, record: Mapping[str, Any]) -> Contents:
     spans = {step["name"]: spans_of(step, began.get(step["name"]), until) for step in steps}
     topologies = _topologies(folder / "plan.json")
     trainings = [
-        Training(step, samples, _roles(topologies.get(step["name"], {})))
+        Training(step, samples, _roles(topologies.get(step["name"], {})), last_with("heldout", log, samples.buckets))
         for step in steps
-        if step["kind"] == "train" and (samples := load_samples(metrics_of(root, record, step)))
+        if step["kind"] == "train" and (samples := load_samples(log := metrics_of(root, record, step)))
     ]
     previous = before(root, record)
     return Contents(record, trainings, spans, previous, compare(previous, record) if previous else ())
@@ -62,6 +64,17 @@ def metrics_of(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -
     mark = f"-{step['name']}" if several else ""
     fetched = root / "runs" / record["id"] / f"metrics{mark}.jsonl"
     return fetched if fetched.exists() else here
+
+
+def counterpart(record: Mapping[str, Any], step: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The result of the step of another kind that goes with this one: of the same combination of a matrix, as both
+    names say. Empty where it has none, or where that can not be told, as there are several of either kind."""
+    _, _, combination = step["name"].partition("@")
+    alike = [each for each in record["steps"] if each["name"].partition("@")[2] == combination]
+    others = [each for each in alike if each["kind"] == kind]
+    if len(others) != 1 or sum(each["kind"] == step["kind"] for each in alike) != 1:
+        return {}
+    return others[0]["result"] or {}
 
 
 def before(root: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from dflash.pipeline.report import parts
-from dflash.pipeline.report.contents import Contents
+from dflash.pipeline.report.contents import Contents, counterpart
 from dflash.pipeline.report.style import STYLE
 from dflash.pipeline.report.timeline import timeline
 from dflash.pipeline.report.training import curves
@@ -24,8 +24,8 @@ def page(contents: Contents) -> str:
     sections = [
         _section("Where the time went", _card(timeline(record["steps"], contents.spans, host))),
         *(_section(_title("Training", each.step, contents), curves(each, record)) for each in contents.trainings),
-        *_evaluations(record),
-        *_caches(record),
+        *_evaluations(contents),
+        *_caches(contents),
         _section("Steps", _card(parts.steps(record["steps"]), "wide")),
         *_differences(contents),
         _section("Environment", _card(parts.environment(record))),
@@ -65,39 +65,58 @@ def _title(word: str, step: Mapping[str, Any], contents: Contents) -> str:
 
 def _tiles(contents: Contents) -> list[str]:
     record, tiles = contents.record, []
-    if (length := record.get("acceptance_length")) is not None:
-        untrained = record.get("acceptance_length_untrained")
-        note = "" if untrained is None else f", untrained {untrained:.2f}"
-        tiles.append((f"{length:.2f}", f"acceptance length{note}"))
-    if (total := record.get("greedy_total")) is not None:
-        tiles.append((f"{record.get('greedy_identical')}/{total}", "outputs equal to the target's own"))
-    for result in _results(record, "evaluate"):
-        if "speedup" in result:
-            tiles.append((f"{result['speedup']:.2f}×", "as fast as the target alone"))
+    for step, figures in _judged(record):
+        if (length := figures.get("acceptance_length")) is not None:
+            untrained = figures.get("acceptance_length_untrained")
+            note = "" if untrained is None else f", untrained {untrained:.2f}"
+            tiles.append((f"{length:.2f}", _title(f"acceptance length{note}", step, contents)))
+        if (total := figures.get("greedy_total")) is not None:
+            words = _title("outputs equal to the target's own", step, contents)
+            tiles.append((f"{figures.get('greedy_identical')}/{total}", words))
+    for step in _made(record, "evaluate"):
+        if "speedup" in step["result"]:
+            words = _title("as fast as the target alone", step, contents)
+            tiles.append((f"{step['result']['speedup']:.2f}×", words))
     for each in contents.trainings:
         if "tokens_per_s" in each.samples.last:
-            tiles.append((f"{each.samples.last['tokens_per_s']:,.0f}", "tokens a second, training"))
-    for result in _results(record, "prewarm"):
-        if "hit_rate" in result:
-            tiles.append((f"{result['hit_rate']:.0%}", f"of {result.get('graphs', '?')} graphs hit the cache"))
+            words = _title("tokens a second, training", each.step, contents)
+            tiles.append((f"{each.samples.last['tokens_per_s']:,.0f}", words))
+    for step in _made(record, "prewarm"):
+        if "hit_rate" in step["result"] and (graphs := step["result"].get("graphs", "?")):
+            words = _title(f"of {graphs} graphs hit the cache", step, contents)
+            tiles.append((f"{step['result']['hit_rate']:.0%}", words))
     tiles.append((clock(record["wall_s"]), "wall time"))
     tiles.append((f"{record['peak_rss_mb'] / 1000:.2f} GB", "peak memory"))
     return [f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in tiles]
 
 
-def _results(record: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
-    return [step["result"] for step in record["steps"] if step["kind"] == kind and isinstance(step["result"], dict)]
+def _judged(record: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Each evaluation, and where its figures are: of one alone they are the run's."""
+    evaluations = [step for step in record["steps"] if step["kind"] == "evaluate"]
+    if len(evaluations) == 1:
+        return [(evaluations[0], record)]
+    return [(step, step["result"]) for step in _made(record, "evaluate")]
 
 
-def _evaluations(record: Mapping[str, Any]) -> list[str]:
-    return [_section("Decoding", parts.decoding(result)) for result in _results(record, "evaluate")]
+def _made(record: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
+    """The steps of a kind that have a result."""
+    return [step for step in record["steps"] if step["kind"] == kind and isinstance(step["result"], dict)]
 
 
-def _caches(record: Mapping[str, Any]) -> list[str]:
-    trained = _results(record, "train")
+def _evaluations(contents: Contents) -> list[str]:
     return [
-        _section("Compile cache", parts.cache(result, trained[index] if index < len(trained) else {}))
-        for index, result in enumerate(_results(record, "prewarm"))
+        _section(_title("Decoding", step, contents), parts.decoding(step["result"]))
+        for step in _made(contents.record, "evaluate")
+    ]
+
+
+def _caches(contents: Contents) -> list[str]:
+    record = contents.record
+    return [
+        _section(
+            _title("Compile cache", step, contents), parts.cache(step["result"], counterpart(record, step, "train"))
+        )
+        for step in _made(record, "prewarm")
     ]
 
 

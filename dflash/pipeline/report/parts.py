@@ -9,6 +9,7 @@ from typing import Any
 from dflash.pipeline.comparing import Difference
 from dflash.pipeline.figures import change, paired, shown
 from dflash.pipeline.report.charts import bars
+from dflash.pipeline.report.timeline import status_of
 from dflash.pipeline.view import clock
 
 _MOST = 40
@@ -58,7 +59,8 @@ def _reasons(step: Mapping[str, Any]) -> Iterator[str]:
     attempts = step.get("attempts") or []
     for each in attempts if len(attempts) > 1 else ():
         told = f": {each['error']}" if each.get("error") else ""
-        yield f"attempt {each['number']} {each['status']} after {clock(each['seconds'] or 0)}{told}"
+        status, took = status_of(step, each), clock(each["seconds"] or 0)
+        yield f"attempt {each['number']} {status}" + (f" after {took}{told}" if status != "running" else "")
 
 
 def decoding(result: Mapping[str, Any]) -> str:
@@ -119,12 +121,13 @@ def differences(found: Sequence[Difference]) -> str:
     if not found:
         return "<p>It was made from the same, as far as both records know.</p>"
     rows = [
-        f'<tr><td class="mono">{escape(each.field)}</td><td class="mono">{escape(_value(each.old))}</td>'
+        f'<tr><td class="mono">{escape(each.field)}</td><td class="{each.severity}">{each.severity}</td>'
+        f'<td class="mono">{escape(_value(each.old))}</td>'
         f'<td class="mono">{escape(_value(each.new))}</td><td class="why">{escape(each.cause)}</td></tr>'
         for each in found[:_MOST]
     ]
     more = f'<p class="lead">and {len(found) - _MOST} more</p>' if len(found) > _MOST else ""
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("field", "before", "now", "what it means"))
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("field", "severity", "before", "now", "what it means"))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
 
 

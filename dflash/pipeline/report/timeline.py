@@ -31,9 +31,15 @@ def spans_of(step: Mapping[str, Any], begun: float | None, until: float | None) 
             return []
         return [Span(started, _length(step, started, until), step["status"])]
     return [
-        Span(each["started"], _length(each, each["started"], until), each.get("status") or "running", _told(each))
+        Span(each["started"], _length(each, each["started"], until), status_of(step, each), _told(each))
         for each in attempts
     ]
+
+
+def status_of(step: Mapping[str, Any], attempt: Mapping[str, Any]) -> str:
+    """The status of an attempt at a step. One that is at work is noted as interrupted until it has ended."""
+    is_at_work = step["status"] == "running" and attempt is step["attempts"][-1]
+    return "running" if is_at_work else str(attempt["status"])
 
 
 def _length(what: Mapping[str, Any], started: float, until: float | None) -> float:
@@ -66,14 +72,21 @@ def timeline(steps: Sequence[Mapping[str, Any]], spans: Mapping[str, Sequence[Sp
 
 def _row(step: Mapping[str, Any], spans: Sequence[Span], start: float, whole: float, host: str) -> str:
     bars = "".join(_bars(step["name"], spans, start, whole))
+    where = f"{host}, {launcher}" if (launcher := _launcher(step)) else host
     times = f" in {len(spans)} attempts" if len(spans) > 1 else ""
-    heard = f"{step['name']} on {host}: {step['status']}{times}, {clock(step['seconds'])}"
+    heard = f"{step['name']} on {where}: {step['status']}{times}, {clock(step['seconds'])}"
     took = clock(step["seconds"]) if spans else step["status"]
     return (
-        f'<li><div class="who"><b>{escape(step["name"])}</b> <span>{escape(host)}</span></div>'
+        f'<li><div class="who"><b>{escape(step["name"])}</b> <span>{escape(where)}</span></div>'
         f'<svg role="img" aria-label="{escape(heard)}" width="100%" height="20">{bars}</svg>'
         f'<div class="took {escape(step["status"])}">{escape(took)}</div></li>'
     )
+
+
+def _launcher(step: Mapping[str, Any]) -> str:
+    """What started a training's workers, where the step declares it: the kind, of a record that has its settings."""
+    declared = step.get("launcher") or ""
+    return str(declared["kind"] if isinstance(declared, Mapping) else declared)
 
 
 def _bars(name: str, spans: Sequence[Span], start: float, whole: float) -> Iterator[str]:

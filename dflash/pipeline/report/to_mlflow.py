@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from typing import Any
 
@@ -33,25 +34,40 @@ def main() -> int:
     began, ended = int(told["started"] * 1000), int(told["ended"] * 1000)
     tags = {**told["tags"], "run": told["run"]}
     run = client.create_run(experiment, start_time=began, tags=tags, run_name=told["run"]).info.run_id
+    try:
+        write(client, run, told, Metric, Param)
+    except BaseException:
+        client.delete_run(run)
+        raise
+    client.set_terminated(run, _STATES[told["status"]], ended)
+    for each in former:
+        client.delete_run(each.info.run_id)
+    return 0
+
+
+def write(client: Any, run: str, told: Any, metric: Any, param: Any) -> None:
+    """Write the settings of a run, and what follows on standard input; `metric` and `param` make what MLflow takes."""
+    ended = int(told["ended"] * 1000)
     for name, value in told["params"].items():
-        client.log_batch(run, params=[Param(name, value[:6000])])
+        client.log_batch(run, params=[param(allowed(name), value[:6000])])
     waiting: list[Any] = []
     for line in map(json.loads, sys.stdin):
-        metrics = [Metric(name, value, ended, line["step"]) for name, value in line.get("metrics", {}).items()]
+        metrics = [metric(allowed(name), value, ended, line["step"]) for name, value in line.get("metrics", {}).items()]
         if len(waiting) + len(metrics) > _AT_ONCE:
             client.log_batch(run, metrics=waiting)
             waiting = []
         waiting += metrics
         for name, path in line.get("artifacts", {}).items():
             if os.path.isdir(path):
-                client.log_artifacts(run, path, name)
+                client.log_artifacts(run, path, allowed(name))
             else:
                 client.log_artifact(run, path)
     client.log_batch(run, metrics=waiting)
-    client.set_terminated(run, _STATES[told["status"]], ended)
-    for each in former:
-        client.delete_run(each.info.run_id)
-    return 0
+
+
+def allowed(name: str) -> str:
+    """A name as MLflow takes it: `train@seed=1/loss` as `train seed-1/loss`."""
+    return re.sub(r"[^\w\-. :/]", "-", name.replace("@", " "), flags=re.ASCII)
 
 
 if __name__ == "__main__":

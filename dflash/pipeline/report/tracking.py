@@ -40,19 +40,33 @@ def track(root: Path, record: Mapping[str, Any], to: str, place: str, python: st
     replaced. `python` is an interpreter that has the package; without it this one.
 
     Raises:
-        UsageError: there is no such interpreter or place. EnvironmentMismatch: it does not have the package.
+        UsageError: there is no such interpreter, or the place has something else. EnvironmentMismatch: the interpreter
+        does not have the package.
         StorageError: a file can not be read or written. DFlashError: the writer failed.
     """
     interpreter = python or sys.executable
     try:
         if to == "tensorboard":
-            with whole_folder(Path(place).expanduser().absolute() / record["id"]) as draft:
+            folder = Path(place).expanduser().absolute() / record["id"]
+            _refuse_others(folder)
+            with whole_folder(folder) as draft:
                 _write(root, record, to, str(draft), interpreter)
         else:
             uri = place if "://" in place else Path(place).expanduser().absolute().as_uri()
             _write(root, record, to, uri, interpreter)
     except OSError as failure:
         raise storage_error(failure, failure.filename or place) from failure
+
+
+def _refuse_others(folder: Path) -> None:
+    """The folder is replaced as a whole: a run's own may well be below the folder that was named."""
+    if not folder.exists():
+        return
+    others = [] if folder.is_dir() else [folder]
+    others = others or [each for each in folder.iterdir() if not each.name.startswith("events.out.tfevents.")]
+    if others:
+        what = f"{min(others).name} is there, which is no event file of TensorBoard's"
+        raise UsageError(what, where=str(folder), cure="name another folder with --out, as ./boards")
 
 
 def _write(root: Path, record: Mapping[str, Any], to: str, place: str, python: str) -> None:
@@ -96,7 +110,7 @@ def lines_of(root: Path, record: Mapping[str, Any], scratch: Path) -> Iterator[d
     folder = root / "runs" / record["id"]
     artifacts["record.json"] = folder / "record.json"
     for step in record["steps"]:
-        if step["kind"] == "export":
+        if step["kind"] == "export" and step["status"] in ("ok", "skipped"):
             found = (folder / "export", folder / f"export-{step['name']}", root / step["folder"])
             if drafter := next((each for each in found if each.is_dir()), None):
                 artifacts[step["name"]] = drafter

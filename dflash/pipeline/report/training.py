@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from dflash.pipeline.report.charts import Point, Series, bars, chart, grouped
-from dflash.pipeline.report.contents import Training
+from dflash.pipeline.report.contents import Training, counterpart
 from dflash.pipeline.report.parts import table
-from dflash.training.sampling import Bucket
+from dflash.training.sampling import Bucket, flat
 
 _ONE, _TWO = "var(--one)", "var(--two)"
 _FEW = 40
@@ -19,25 +19,31 @@ _FEW = 40
 def curves(training: Training, record: Mapping[str, Any]) -> str:
     """A chart for each figure that the log has."""
     buckets, last = training.samples.buckets, training.samples.last
-    length = record.get("acceptance_length")
+    held_out = training.measured.get("heldout")
+    held_out = held_out if isinstance(held_out, Mapping) else {}
+    ends = {**dict(flat(held_out, "heldout.")), **dict(flat(last))}
+    length = counterpart(record, training.step, "evaluate").get("acceptance_length")
     level = ("decoded", float(length)) if length is not None else None
     both = [("training", "", _ONE, False), ("held out", "heldout.", _TWO, True)]
 
     def drawn(title: str, name: str, level: tuple[str, float] | None = None) -> str:
-        lines = [Series(word, points(buckets, within + name), colour, dots) for word, within, colour, dots in both]
+        lines = [line(word, within + name, colour, dots) for word, within, colour, dots in both]
         return chart(title, lines, level)
+
+    def line(word: str, name: str, colour: str = _ONE, dots: bool = False) -> Series:
+        return Series(word, points(buckets, name), colour, dots, ends.get(name))
 
     charts = [
         drawn("Loss", "loss"),
         drawn("Acceptance length, simulated", "accept_len", level),
-        chart("Accuracy by position, over steps", _by_position(buckets)),
+        chart("Accuracy by position, over steps", _by_position(buckets, ends)),
         bars(
             "Accuracy by position, last",
-            [("training", _ONE, _shares(last.get("accuracy"))), ("held out", _TWO, _held_out(buckets))],
+            [("training", _ONE, _shares(last.get("accuracy"))), ("held out", _TWO, _shares(held_out.get("accuracy")))],
         ),
-        chart("Tokens a second", [Series("all workers", points(buckets, "tokens_per_s"))]),
-        chart("Learning rate", [Series("rate", points(buckets, "lr"))]),
-        chart("Gradient norm", [Series("norm", points(buckets, "grad_norm"))]),
+        chart("Tokens a second", [line("all workers", "tokens_per_s")]),
+        chart("Learning rate", [line("rate", "lr")]),
+        chart("Gradient norm", [line("norm", "grad_norm")]),
         chart("GPU memory, GB", _by_worker(buckets, training.roles)),
         _roles(training),
     ]
@@ -57,17 +63,18 @@ def _roles(training: Training) -> str:
     """A row for each role: its workers, what each got through, and what memory they took."""
     last, warm = training.samples.last, (training.step.get("result") or {}).get("warm_s", {})
     gpu, speed = last.get("gpu_gb") or [], last.get("tokens_per_s")
-    workers = sum(len(each) for each in training.roles.values())
+    places = _places(len(gpu), training.roles)
     rows = []
     for role, ranks in training.roles.items():
-        used = [gpu[rank] for rank in ranks] if len(gpu) == workers else []
+        used = [gpu[places[rank]] for rank in ranks if rank in places]
+        rest = "" if len(used) == len(ranks) else ", the first of them"
         seconds = [value for name, value in warm.items() if name.split()[0] == role.split()[-1]]
         rows.append(
             [
                 f"{role}s" if len(ranks) > 1 else role,
                 str(len(ranks)),
                 f"{speed / len(ranks):,.0f}" if speed else "",
-                f"{min(used):.1f} to {max(used):.1f} GB" if used else "on the CPU" if not gpu else "",
+                f"{_range(used)} GB{rest}" if used else "on the CPU" if not gpu else "",
                 f"{sum(seconds):.1f} s" if seconds else "",
             ]
         )
@@ -77,7 +84,7 @@ def _roles(training: Training) -> str:
     return f'<div class="card wide"><h3>By role</h3>{table(names, rows, numbers=(1, 2, 4))}</div>'
 
 
-def _by_position(buckets: Sequence[Bucket]) -> list[Series]:
+def _by_position(buckets: Sequence[Bucket], ends: Mapping[str, float]) -> list[Series]:
     """A line for each position, from one colour to the other; without bands, which would hide each other."""
     names = sorted({name for each in buckets for name in each.figures if name.startswith("accuracy.")}, key=_place)
     return [
@@ -85,29 +92,40 @@ def _by_position(buckets: Sequence[Bucket]) -> list[Series]:
             f"{_place(name) + 1}",
             [replace(each, least=each.mean, most=each.mean) for each in grouped(points(buckets, name), _FEW)],
             f"color-mix(in oklab, var(--two) {100 * index // max(1, len(names) - 1)}%, var(--one))",
+            end=ends.get(name),
         )
         for index, name in enumerate(names)
     ]
 
 
 def _by_worker(buckets: Sequence[Bucket], roles: Mapping[str, Sequence[int]]) -> list[Series]:
-    """The most that a worker of each role has had."""
+    """The most that a worker of each role has had, of those that the log knows."""
     found = []
+    places = _places(sum(name.startswith("gpu_gb.") for name in (buckets[-1].figures if buckets else ())), roles)
     for colour, (role, ranks) in zip((_ONE, _TWO), roles.items(), strict=False):
-        lines = [points(buckets, f"gpu_gb.{rank}") for rank in ranks]
+        lines = [points(buckets, f"gpu_gb.{places[rank]}") for rank in ranks if rank in places]
         if lines and all(lines):
-            found.append(Series(role, max(lines, key=lambda line: line[-1].most), colour))
+            name = role if len(lines) == len(ranks) else f"first {role}"
+            found.append(Series(name, max(lines, key=lambda line: line[-1].most), colour))
     return found
+
+
+def _places(count: int, roles: Mapping[str, Sequence[int]]) -> dict[int, int]:
+    """Where in a row's list of `count` GPUs those of the workers are. Workers that are processes of their own know of
+    themselves alone, and the first drafter is the one that logs."""
+    workers = [rank for ranks in roles.values() for rank in ranks]
+    if count == len(workers):
+        return {rank: rank for rank in workers}
+    return {[*roles.values()][-1][0]: 0} if count == 1 and roles else {}
+
+
+def _range(values: Sequence[float]) -> str:
+    least, most = f"{min(values):.1f}", f"{max(values):.1f}"
+    return least if least == most else f"{least} to {most}"
 
 
 def _place(name: str) -> int:
     return int(name.rpartition(".")[2])
-
-
-def _held_out(buckets: Sequence[Bucket]) -> list[float]:
-    """The accuracy on held-out rows when it was last measured."""
-    found = ([v.mean for k, v in each.figures.items() if k.startswith("heldout.accuracy.")] for each in buckets[::-1])
-    return next(filter(None, found), [])
 
 
 def _shares(values: Any) -> list[float]:

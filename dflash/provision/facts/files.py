@@ -24,10 +24,25 @@ class Status:
     minor: int = 0
     error: str = ""
 
+    def is_ground_of(self, who: str) -> bool:
+        """Whether it is a directory of `who`, a user's name or number, who may make something in it."""
+        return self.kind == "directory" and who in (self.user, str(self.uid)) and self.mode & 0o300 == 0o300
+
+
+_STAT = ("stat", "-L", "-c", "%F|%a|%U|%u|%d|%i|%t|%T", "--")
+
 
 def stat_of(path: str) -> Fact[Status]:
     """What is at `path`."""
-    return Fact(f"stat {path}", ("stat", "-L", "-c", "%F|%a|%U|%u|%d|%i|%t|%T", "--", path), parse_stat)
+    return Fact(f"stat {path}", (*_STAT, path), parse_stat)
+
+
+_GROUND = 'place=$1; shift; until [ -e "$place" ]; do place=$(dirname -- "$place"); done; exec "$@" "$place"'
+
+
+def ground_of(path: str) -> Fact[Status]:
+    """What is at `path`, or at the nearest folder above it that is there."""
+    return Fact(f"ground of {path}", ("sh", "-c", _GROUND, "sh", path, *_STAT), parse_stat)
 
 
 def parse_stat(output: Output) -> Status:

@@ -8,20 +8,21 @@ from typing import Any
 
 from dflash.errors import DFlashError
 from dflash.provision.fact import Fact, Facts
-from dflash.provision.facts.files import Status, stat_of
+from dflash.provision.facts.files import Status, ground_of, stat_of
 from dflash.provision.operation import Action, Change, Kept
 
 
 @dataclass(frozen=True)
 class Directory:
     """The directory `path` is there and belongs to `owner`, a user's name or number; with no owner, to anybody. What is
-    in it is not touched."""
+    in it is not touched. `login`, who logs in, makes its own directories without root."""
 
     path: str
     owner: str = ""
+    login: str = ""
 
     def facts(self) -> Sequence[Fact[Any]]:
-        return [stat_of(self.path)]
+        return [stat_of(self.path), ground_of(self.path)]
 
     def plan(self, known: Facts) -> Iterator[Change | Kept]:
         now = known[stat_of(self.path)]
@@ -31,7 +32,9 @@ class Directory:
             raise DFlashError(now.error, where=self.path, cure="look at the folders above it")
         if not now.kind:
             after = f"a directory of {self.owner}" if self.owner else "a directory"
-            yield Change(subject, "absent", after, (Action(("mkdir", "-p", "--", self.path)), *own))
+            alone = self.owner in ("", self.login) and known[ground_of(self.path)].is_ground_of(self.login)
+            made = Action(("mkdir", "-p", "--", self.path), root=not alone)
+            yield Change(subject, "absent", after, (made,) if alone else (made, *own))
         elif now.kind != "directory":
             raise DFlashError(
                 f"there is a {now.kind}, not a directory", where=self.path, cure="move it away, or name another place"

@@ -30,9 +30,9 @@ def write_text(place: str, text: str, mode: str = "0644") -> Action:
     return Action(("sh", "-c", WRITE, "sh", place, mode, str(len(data))), stdin=data)
 
 
-def write_file(place: str, source: Path, size: int, mode: str = "0644") -> Action:
+def write_file(place: str, source: Path, size: int, mode: str = "0644", *, root: bool = True) -> Action:
     """Write this machine's file `source`, of `size` bytes, to the file `place`, which is a new one in any case."""
-    return Action(("sh", "-c", WRITE, "sh", place, mode, str(size), "new"), file=source)
+    return Action(("sh", "-c", WRITE, "sh", place, mode, str(size), "new"), file=source, root=root)
 
 
 # By the machine itself, in one step: of what is there, nothing is written again, and what others add stays.

@@ -112,6 +112,22 @@ def test_a_path_of_this_machine_is_refused(pipeline: Pipeline, export: Callable[
 
 
 @pytest.mark.parametrize("export", [as_task, as_jobset])
+def test_inputs_of_this_machine_are_refused(pipeline: Pipeline, export: Callable[..., Any]):
+    export(changed(pipeline, inputs=("/work/run.sh",)))
+    with pytest.raises(UsageError, match=r"step train: inputs is 'scripts/run\.sh', a path of this machine"):
+        export(changed(pipeline, inputs=("/work/run.sh", "scripts/run.sh")))
+
+
+def test_a_volume_without_a_name_is_refused(pipeline: Pipeline):
+    for export in (
+        lambda: skypilot.task(pipeline, IMAGE, "", "H200"),
+        lambda: jobset.documents(pipeline, IMAGE, "", ""),
+    ):
+        with pytest.raises(UsageError, match="--volume: it has no name; name the volume"):
+            export()
+
+
+@pytest.mark.parametrize("export", [as_task, as_jobset])
 @pytest.mark.parametrize("image", ["dflash:latest", "dflash", IMAGE[:-1], f"{IMAGE} --privileged"])
 def test_an_image_without_a_digest_is_refused(pipeline: Pipeline, export: Callable[..., Any], image: str):
     with pytest.raises(UsageError, match="is no image by its digest"):

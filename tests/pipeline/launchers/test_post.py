@@ -13,7 +13,7 @@ from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline.belongings import Belonging, parcel
-from dflash.pipeline.keys import lock_id
+from dflash.pipeline.keys import stamped_lock
 from dflash.pipeline.launchers.config import Torchrun
 from dflash.pipeline.launchers.launcher import TrainingJob
 from dflash.pipeline.launchers.post import Post, bring, checkpoints_at, python_at
@@ -24,13 +24,25 @@ from tests.training.small import CONFIG, Watching
 def test_a_host_without_this_environment_is_named_with_both(tmp_path: Path):
     """Its chain is asked over a connection that leads to this machine: only a chain that leaves it is looked into."""
     far = Host("gpu2", parse_chain("ssh:root@gpu2"), str(tmp_path))
-    lock = lock_id()[:16]
+    lock = stamped_lock()[:16]
     with reach(parse_chain("local")) as connection:
         said = rf"^gpu2 \(local\): it has no environment, and this training runs in one of lock {lock}; make it there"
         with pytest.raises(EnvironmentMismatch, match=said):
             python_at(connection, far)
         other = tmp_path / "envs" / "train" / ("0" * 16)
         other.mkdir(parents=True)
+        assert python_at(connection, Host("me", parse_chain("local"))) == sys.executable
+
+
+def test_a_python_that_is_no_environment_of_this_project_is_never_matched_with_a_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("dflash.pipeline.launchers.post.stamped_lock", lambda: stamped_lock(tmp_path))
+    far = Host("gpu2", parse_chain("ssh:root@gpu2"), str(tmp_path))
+    with reach(parse_chain("local")) as connection:
+        said = "gpu2: this Python is no environment of this project, so which one a host needs can not be told"
+        with pytest.raises(EnvironmentMismatch, match=said):
+            python_at(connection, far)
         assert python_at(connection, Host("me", parse_chain("local"))) == sys.executable
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import subprocess
 from pathlib import Path
@@ -12,12 +13,16 @@ import pytest
 from dflash.errors import UsageError
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.provenance.environment import environment
+from dflash.pipeline.provenance.lines import kept
 from dflash.pipeline.provenance.manifest import begun
-from dflash.pipeline.record import load_record
+from dflash.pipeline.record import Sender, load_record
 from dflash.pipeline.redaction import Redaction
+from dflash.pipeline.request import planned, request_of
 from dflash.pipeline.restoring import restored
+from dflash.pipeline.run import execute
 from dflash.pipeline.source import Origin, origin, origin_of
-from tests.pipeline.lab import SAMPLE, Lab
+from dflash.pipeline.view import Lines
+from tests.pipeline.lab import SAMPLE, SAMPLE_KINDS, Lab
 
 PARTS = {
     "source",
@@ -69,6 +74,55 @@ def test_data_is_known_by_its_content_and_overrides_as_they_were_given(lab: Lab,
     assert made["data"] == {"target": {"corpus": digest, "corpus.txt": digest}}
     assert made["config"]["overrides"] == ["train.steps=7"]
     assert made["config"]["steps"]["train"]["steps"] == 7
+
+
+def test_files_that_a_step_declares_are_data_also_where_a_folder_is_named(lab: Lab):
+    folder = lab.root / "in [1]"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "one.txt").write_text("1")
+    lab.file.write_text(f"name: s\nsteps:\n  - name: w\n    uses: work\n    inputs: ['{folder}']\n")
+    made = begun(lab.plan(), lab.root, "kinds", {})
+    assert made["data"] == {"w": {str(folder / "deep" / "one.txt"): hashlib.sha256(b"1").hexdigest()}}
+
+
+ONE = "name: one\nsteps:\n  - {name: target, uses: target}\n"
+
+
+def test_a_run_that_was_sent_keeps_the_text_it_was_sent_whatever_is_at_the_senders_path_here(lab: Lab, tmp_path: Path):
+    lab.file.write_text(ONE)
+    asked = request_of(lab.load(), (), lab.plan().host, SAMPLE_KINDS)
+    asked["pipeline"]["file"] = "/home/nobody/here/pipelines/one.yaml"
+    (tmp_path / "sent").mkdir()
+    plan, sender = planned(asked, lab.root, tmp_path / "sent"), Sender("20260101T000000-one", "ann@laptop")
+    assert execute(plan, lab.root, Lines(io.StringIO()), SAMPLE_KINDS, sender, asked).exit_code == 0
+    assert load_record(lab.root)["provenance"]["config"]["text"] == ONE
+
+
+def test_a_run_that_is_gone_on_with_keeps_what_it_runs_and_not_what_its_file_has_become(lab: Lab):
+    lab.file.write_text(ONE)
+    lab.run()
+    (run,) = lab.runs()
+    record = json.loads((run / "record.json").read_text())
+    (run / "record.json").write_text(json.dumps({**record, "status": "interrupted"}))
+    lab.file.unlink()
+    assert lab.resume(run.name).exit_code == 0
+    told = load_record(lab.root)
+    assert told["provenance"]["config"]["text"] == ONE
+    assert told["provenance"]["predecessor"] == {"run": run.name, "how": "resumed"}
+
+
+def test_the_combinations_of_a_matrix_may_each_read_a_file_of_their_own_here(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(lab.root)
+    for name in ("a", "b"):
+        (lab.root / f"{name}.txt").write_text(f"{name}\n")
+    step = {"name": "target", "uses": "target", "matrix": {"c": ["a.txt", "b.txt"]}}
+    lab.file.write_text(json.dumps({"name": "m", "steps": [{**step, "with": {"corpus": "${{ matrix.c }}"}}]}))
+    assert lab.run().exit_code == 0
+    read = load_record(lab.root)["provenance"]["data"]
+    assert {step: set(files) for step, files in kept(lab.runs()[0]).items()} == {
+        step: {name for name in files if name.endswith(".txt")} for step, files in read.items()
+    }
+    assert len(read) == 2
 
 
 def test_a_source_that_can_not_be_told_is_said_to_be_unknown_and_no_other(tmp_path: Path):
@@ -126,17 +180,14 @@ def test_a_patch_that_was_changed_since_is_never_taken_for_the_runs(ran: Lab):
         origin_of(place)
 
 
+def test_of_a_python_that_is_no_environment_of_this_project_none_is_named(tmp_path: Path):
+    found = environment(prefix=tmp_path)
+    assert (found["lock"], found["name"], found["min_driver"]) == (None, None, None)
+    assert found["packages"]["torch"]
+
+
 def test_an_environment_is_named_by_the_declaration_whose_lock_it_has():
     found = environment()
     assert found["name"] == "local"
     assert found["packages"]["torch"] == found["torch"]
     assert found["generation"] is None
-
-
-def test_files_that_a_step_declares_are_data_also_where_a_folder_is_named(lab: Lab):
-    folder = lab.root / "in [1]"
-    (folder / "deep").mkdir(parents=True)
-    (folder / "deep" / "one.txt").write_text("1")
-    lab.file.write_text(f"name: s\nsteps:\n  - name: w\n    uses: work\n    inputs: ['{folder}']\n")
-    made = begun(lab.plan(), lab.root, "kinds", {})
-    assert made["data"] == {"w": {str(folder / "deep" / "one.txt"): hashlib.sha256(b"1").hexdigest()}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy
@@ -181,3 +182,21 @@ def test_what_a_launcher_gave_to_its_workers_is_seen_while_they_run(tmp_path: Pa
     assert found["workers"]["NCCL_MINE"] == HIDDEN
     assert "EDITOR" not in found["workers"]
     assert set(found["libraries"]) >= {"libc.so.6"}
+
+
+def test_nothing_is_noted_beside_a_step_that_is_asked_what_it_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    looking, most = [0], [0]
+
+    def look(pid: int) -> list[int]:
+        looking[0] += 1
+        most[0] = max(most[0], looking[0])
+        time.sleep(0.02)
+        looking[0] -= 1
+        return []
+
+    monkeypatch.setattr("dflash.pipeline.provenance.observing._FIRST_S", 0.0)
+    monkeypatch.setattr("dflash.pipeline.provenance.observing._descendants", look)
+    with Observing() as observing:
+        time.sleep(0.01)
+        observing.observed(tmp_path)
+    assert most == [1]

@@ -23,6 +23,8 @@ def step(name: str, kind: str, status: str, *attempts: dict[str, Any], **more: A
     return {
         "name": name,
         "kind": kind,
+        "host": None,
+        "launcher": None,
         "status": status,
         "started": attempts[0]["started"] if attempts else None,
         "seconds": sum(each["seconds"] for each in attempts),
@@ -60,12 +62,13 @@ TRAINED = {
     "cache": {"autograd_hits": 6, "autograd_misses": 0},
 }
 EVALUATED = {
+    "acceptance_length": 2.41,
     "prompts": 24,
     "tokens": 3072,
     "speedup": 1.75,
     "plain_tokens_per_s": 262.0,
     "speculative_tokens_per_s": 459.0,
-    "accepted_by_slot": [0.61, 0.69, 0.9],
+    "accepted_by_slot": [0.61, 0.69, 0.9, None],
     "acceptance_by_prompt": [1.5, 8.0, 5.3],
 }
 RECORD: dict[str, Any] = {
@@ -96,14 +99,35 @@ RECORD: dict[str, Any] = {
             attempt(1, 84.0, 30.0, "failed", "lost"),
             attempt(2, 124.0, 171.0, "ok"),
             result=TRAINED,
+            launcher={"kind": "torchrun", "port": 29400},
         ),
         step("evaluate", "evaluate", "ok", attempt(1, 296.0, 16.0, "ok"), result=EVALUATED),
         step("export", "export", "skipped"),
     ],
 }
+
+
+def matrix_record() -> dict[str, Any]:
+    """The same for two seeds; the first one's training failed."""
+    made: dict[str, list[Any]] = {
+        "prewarm": [PREWARM, PREWARM],
+        "train": [None, TRAINED],
+        "evaluate": [{**EVALUATED, "acceptance_length": 3.9}, {**EVALUATED, "acceptance_length": 1.2}],
+    }
+    found = [
+        step(f"{kind}@seed={seed}", kind, "ok" if result else "failed", attempt(1, 1.0, 2.0, "ok"), result=result)
+        for kind, results in made.items()
+        for seed, result in enumerate(results, 1)
+    ]
+    return {**RECORD, "acceptance_length": 1.2, "steps": found}
+
+
 OLD: dict[str, Any] = {
     **{name: value for name, value in RECORD.items() if name != "provenance"},
-    "steps": [{k: v for k, v in each.items() if k not in ("started", "attempts", "host")} for each in RECORD["steps"]],
+    "steps": [
+        {k: v for k, v in each.items() if k not in ("started", "attempts", "host", "launcher")}
+        for each in RECORD["steps"]
+    ],
 }
 """A record from before attempts and provenance were noted."""
 
@@ -137,7 +161,8 @@ def contents(record: dict[str, Any] = RECORD, found: list[dict[str, Any]] | None
     found = rows() if found is None else found
     training = next(each for each in record["steps"] if each["kind"] == "train")
     roles = {"target": range(2), "drafter": range(2, 3)}
-    trainings = [Training(training, samples(found), roles)] if found else []
+    measured = next((each for each in reversed(found) if each.get("heldout")), {})
+    trainings = [Training(training, samples(found), roles, measured)] if found else []
     spans = {
         each["name"]: [Span(a["started"], a["seconds"], a["status"]) for a in each.get("attempts", ())]
         for each in record["steps"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from dflash.pipeline.comparing import Difference
 from dflash.pipeline.report.page import page
+from tests import browser as driver
 from tests.browser import Page, browser
 from tests.pipeline.report.sample import RECORD, contents, rows
 
@@ -66,6 +68,17 @@ def test_every_chart_has_its_text_and_every_table_its_heads(opened: Page, report
     assert all(each["name"]["value"] for each in pictures)
     assert opened.value("[...document.querySelectorAll('table')].every(e => e.querySelector('th[scope=col]'))")
     assert opened.value("document.querySelectorAll('main, h1').length") == 2
+
+
+def test_a_browser_that_hangs_hangs_no_test(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(driver, "PATIENCE_S", 0.05)
+    (heard, commands), (answers, unused) = os.pipe(), os.pipe()
+    try:
+        with pytest.raises(AssertionError, match="has said nothing"):
+            Page(commands, answers)
+    finally:
+        for each in (heard, commands, answers, unused):
+            os.close(each)
 
 
 def variable(opened: Page, name: str) -> str:

@@ -41,6 +41,15 @@ def test_bars_stand_side_by_side_and_stay_in_their_frame():
     assert "position 1: one 0.500, two 0.250" in html
 
 
+def test_a_share_that_nothing_came_as_far_as_has_no_bar_and_is_in_no_mean():
+    html = bars("shares", [("one", "red", [0.5, 0.0, None])])
+    assert re.findall(r'height="([\d.]+)" fill', html) == ["500.0", "0.0"]
+    assert "position 3: one -<" in html
+    assert "mean 0.25<" in html
+    assert "one 0.50 0.00 -" in html
+    assert bars("shares", [("one", "red", [None, None])]) == ""
+
+
 @given(st.floats(-1e6, 1e6), st.floats(0.001, 1e6), st.integers(3, 8))
 def test_ticks_cover_the_range_and_are_few(low: float, width: float, about: int):
     found = ticks(low, low + width, about)

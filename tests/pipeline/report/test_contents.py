@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dflash.pipeline.record import load_record
 from dflash.pipeline.report.contents import before, gather
+from dflash.pipeline.report.page import page
 from dflash.pipeline.report.writing import write_report
 from dflash.training.metriclog import MetricLog
 from tests.pipeline.lab import Lab
@@ -42,6 +43,19 @@ def test_rows_come_from_the_training_s_folder_or_from_where_they_were_fetched_to
             log.write(row)
         log.close()
         assert gather(tmp_path, record).trainings[0].samples.rows == count
+
+
+def test_what_was_last_measured_is_told_as_it_was_however_long_the_log(tmp_path: Path):
+    record = old_run(tmp_path, "20261129T163012-local")
+    log = MetricLog(tmp_path / "runs" / record["id"] / "metrics.jsonl", 0)
+    for step in range(1, 5000):
+        heldout = {"heldout": {"loss": step / 1000, "accuracy": [step / 5000, 0.25]}} if step % 3 == 0 else {}
+        log.write({"step": step, "loss": 1.0 * step} | heldout)
+    log.close()
+    html = page(gather(tmp_path, record))
+    assert "held out 1.00 0.25" in html
+    assert re.search("training <b>4,999</b>.*?held out <b>5</b>", html)
+    assert gather(tmp_path, record).trainings[0].measured["step"] == 4998
 
 
 def test_roles_are_those_that_were_planned(ran: Lab):

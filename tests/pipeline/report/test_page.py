@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from dflash.pipeline.comparing import Difference
+from dflash.pipeline.figures import figures
+from dflash.pipeline.report.contents import Contents, Training
 from dflash.pipeline.report.page import page
-from tests.pipeline.report.sample import OLD, RECORD, contents, rows
+from tests.pipeline.report.sample import OLD, RECORD, contents, matrix_record, rows, samples
 
 VOID = {"meta", "link", "br"}
 
@@ -77,14 +79,24 @@ def test_each_role_has_its_share_of_tokens_and_its_memory():
     cells = re.findall(r"<tr><td>(targets|drafter)</td>(.*?)</tr>", html)
     assert [(role, re.findall("<td.*?>(.*?)</td>", more)) for role, more in cells] == [
         ("targets", ["2", "510", "60.5 to 61.0 GB", "4.4 s"]),
-        ("drafter", ["1", "1,020", "40.2 to 40.2 GB", "1.3 s"]),
+        ("drafter", ["1", "1,020", "40.2 GB", "1.3 s"]),
     ]
+
+
+def test_memory_that_only_the_first_drafter_knew_is_said_to_be_its_own():
+    """Workers that are processes know their own."""
+    known = samples([{**each, "gpu_gb": [84.25]} for each in rows()])
+    roles = {"target": range(1), "drafter": range(1, 4)}
+    html = whole(page(Contents(RECORD, [Training(RECORD["steps"][2], known, roles)])))
+    cells = re.findall("<tr><td>(target|drafters)</td>(?:<td.*?</td>){2}<td.*?>(.*?)</td>", html)
+    assert cells == [("target", ""), ("drafters", "84.2 GB, the first of them")]
+    assert re.findall("GPU memory, GB</h3><ul>.*?</i>(.*?) <b>", html) == ["first drafter"]
 
 
 def test_an_attempt_that_failed_is_told_with_its_reason():
     html = page(contents())
     assert "attempt 1 failed after 30 s: step train: &lt;its&gt; machine was lost" in html
-    assert 'aria-label="train on local: ok in 2 attempts, 3:21"' in html
+    assert 'aria-label="train on local, torchrun: ok in 2 attempts, 3:21"' in html
     assert 'aria-label="check on gpu1: ok, 2.1 s"' in html
 
 
@@ -99,7 +111,9 @@ def test_differences_from_the_run_before_are_told_with_their_cause():
     found = [Difference("environment.torch", "2.12.0", "2.13.0", "blocking", "another torch: other kernels")]
     previous = {**RECORD, "id": "20261128T100000-local", "wall_s": 156.2}
     html = whole(page(contents(previous=previous, differences=found)))
-    assert re.search("environment.torch</td>.*2.12.0.*2.13.0.*another torch: other kernels", html)
+    assert re.search(
+        "environment.torch</td><td class=.blocking.>blocking</td>.*2.12.0.*2.13.0.*another torch: other kernels", html
+    )
     assert "20261128T100000-local, which was ok" in html
     assert re.search("wall time</td><td[^>]*>2:36</td><td[^>]*>5:12</td><td[^>]*>.100.0%", html)
     assert "made from the same" in page(contents(previous=previous))
@@ -111,6 +125,37 @@ def test_the_page_asks_nothing_of_a_network():
     assert not re.search(r"https?:|<script|@import|url\(", html)
     for part in ("prefers-color-scheme: dark", "width=device-width", "@media print"):
         assert part in html
+
+
+def test_of_a_matrix_each_combination_has_its_own_figures():
+    record = matrix_record()
+    trainings = [Training(each, samples(rows())) for each in record["steps"] if each["kind"] == "train"]
+    html = whole(page(Contents(record, trainings)))
+    assert re.findall("decoded <b>(.*?)</b>", html) == ["3.9", "1.2"]
+    assert re.findall("<b>(.*?)</b><span>acceptance length.*?: (.*?)</span>", html) == [
+        ("3.90", "evaluate@seed=1"),
+        ("1.20", "evaluate@seed=2"),
+    ]
+    cached = re.findall("Compile cache: prewarm@seed=(.)</h2>(.*?)</section>", html)
+    assert [(seed, "hits, misses in training" in section) for seed, section in cached] == [("1", False), ("2", True)]
+    assert "<h2>Decoding: evaluate@seed=1</h2>" in html
+    lengths = {each.name: each.value for each in figures(record) if "acceptance" in each.name}
+    assert lengths == {
+        "evaluate@seed=1.acceptance_length": 3.9,
+        "evaluate@seed=2.acceptance_length": 1.2,
+    }
+
+
+def test_of_several_evaluations_of_one_training_none_is_its_own():
+    evaluations = [{**RECORD["steps"][3], "name": name} for name in ("evaluate", "again")]
+    record = {**RECORD, "steps": [*RECORD["steps"][:3], *evaluations]}
+    assert "decoded <b>" not in page(contents(record))
+
+
+def test_a_pre_warm_of_nothing_is_no_tile():
+    nothing = {"graphs": 0, "hit_rate": 1.0}
+    record = {**RECORD, "steps": [{**RECORD["steps"][1], "result": nothing}, *RECORD["steps"][2:]]}
+    assert "hit the cache" not in page(contents(record))
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted", "ok"])

@@ -13,6 +13,7 @@ import pytest
 from dflash.environments.locking import uv
 from dflash.errors import DFlashError, EnvironmentMismatch, UsageError
 from dflash.pipeline.record import load_record
+from dflash.pipeline.report.to_mlflow import allowed
 from dflash.pipeline.report.tracking import PACKAGES, lines_of, track
 from dflash.training.metriclog import MetricLog
 from tests.pipeline.lab import Lab
@@ -50,6 +51,27 @@ def test_a_run_is_told_with_its_settings_each_row_and_what_it_made(root: Path, t
     assert all(Path(path).exists() for path in last["artifacts"].values())
 
 
+def test_a_drafter_that_is_half_written_is_no_artifact(root: Path, tmp_path: Path):
+    half = root / "work" / "export" / "0123456789abcdef"
+    half.mkdir(parents=True)
+    for status, is_told in (("failed", False), ("interrupted", False), ("ok", True)):
+        steps = [{**each, "status": status} if each["kind"] == "export" else each for each in RECORD["steps"]]
+        *_, last = lines_of(root, {**RECORD, "steps": steps}, tmp_path)
+        assert ("export" in last["artifacts"]) == is_told
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("train/accuracy.2", "train/accuracy.2"),
+        ("train@seed=1,lr=1e-05.optimizer.lr", "train seed-1-lr-1e-05.optimizer.lr"),
+        ("train@seed=1~0123/loss", "train seed-1-0123/loss"),
+    ],
+)
+def test_names_are_those_that_mlflow_takes(name: str, told: str):
+    assert allowed(name) == told
+
+
 def test_of_a_long_training_the_means_of_its_buckets_are_told(root: Path, tmp_path: Path):
     log = MetricLog(root / "runs" / RECORD["id"] / "metrics.jsonl", 0)
     for step in range(1, 3001):
@@ -85,6 +107,22 @@ def test_a_writer_that_fails_says_why_and_leaves_nothing(root: Path, tmp_path: P
     with pytest.raises(DFlashError, match=r"^tensorboard, .*: ValueError: no such store$"):
         track(root, RECORD, "tensorboard", str(tmp_path / "there"), str(broken))
     assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_a_folder_that_holds_anything_else_is_never_replaced(root: Path, tmp_path: Path):
+    writer = tmp_path / "python"
+    writer.write_text('#!/bin/sh\ntouch "$4/events.out.tfevents.1"\n')
+    writer.chmod(0o755)
+    with pytest.raises(UsageError, match=rf"runs/{RECORD['id']}: export is there, .*; name another folder with --out"):
+        track(root, RECORD, "tensorboard", str(root / "runs"), str(writer))
+    assert (root / "runs" / RECORD["id"] / "record.json").exists()
+    (tmp_path / "boards").mkdir()
+    (tmp_path / "boards" / RECORD["id"]).write_text("mine")
+    with pytest.raises(UsageError, match="is there"):
+        track(root, RECORD, "tensorboard", str(tmp_path / "boards"), str(writer))
+    for _ in range(2):
+        track(root, RECORD, "tensorboard", str(tmp_path / "others"), str(writer))
+    assert [each.name for each in (tmp_path / "others" / RECORD["id"]).iterdir()] == ["events.out.tfevents.1"]
 
 
 @pytest.fixture(scope="session")
@@ -137,6 +175,22 @@ print(json.dumps([{
     "files": sorted(each.path for folder in ("", "export") for each in client.list_artifacts(run.info.run_id, folder)),
 } for run in client.search_runs([experiment], order_by=["tags.run"])]))
 """
+
+
+@pytest.mark.nightly
+def test_mlflow_takes_a_matrix_and_keeps_nothing_of_a_run_that_could_not_be_written(
+    root: Path, tmp_path: Path, pythons: dict[str, str]
+):
+    plan = root / "runs" / RECORD["id"] / "plan.json"
+    plan.write_text(json.dumps({"steps": [{"name": "train@seed=1", "config": {"lr": 0.002}}]}))
+    steps = [{**each, "name": f"{each['name']}@seed=1"} for each in RECORD["steps"]]
+    track(root, {**RECORD, "steps": steps}, "mlflow", str(tmp_path / "mlruns"), pythons["mlflow"])
+    (found,) = read(pythons["mlflow"], _MLFLOW, (tmp_path / "mlruns").as_uri())
+    assert found["params"] == {"train seed-1.lr": "0.002"}
+    plan.write_text(json.dumps({"steps": [{"name": "train", "config": {"x" * 300: 1}}]}))
+    with pytest.raises(DFlashError):
+        track(root, RECORD, "mlflow", str(tmp_path / "mlruns"), pythons["mlflow"])
+    assert len(read(pythons["mlflow"], _MLFLOW, (tmp_path / "mlruns").as_uri())) == 1
 
 
 @pytest.mark.nightly

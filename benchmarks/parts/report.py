@@ -13,7 +13,7 @@ from typing import Any
 
 from dflash.training.metriclog import MetricLog
 
-_HOME = Path(__file__).parents[1]
+_HOME = Path(__file__).parents[2]
 _RUN = "20261130T000000-long"
 _STEP: dict[str, Any] = {"name": "train", "kind": "train", "status": "ok", "seconds": 36_000.0, "peak_rss_mb": 0.0}
 _STEP |= {"why": [], "result": None, "error": None, "folder": "work/train/0000000000000000"}
