@@ -182,12 +182,3 @@ def test_an_environment_is_named_by_the_declaration_whose_lock_it_has():
     assert found["name"] == "local"
     assert found["packages"]["torch"] == found["torch"]
     assert found["generation"] is None
-
-
-def test_files_that_a_step_declares_are_data_also_where_a_folder_is_named(lab: Lab):
-    folder = lab.root / "in [1]"
-    (folder / "deep").mkdir(parents=True)
-    (folder / "deep" / "one.txt").write_text("1")
-    lab.file.write_text(f"name: s\nsteps:\n  - name: w\n    uses: work\n    inputs: ['{folder}']\n")
-    made = begun(lab.plan(), lab.root, "kinds", {})
-    assert made["data"] == {"w": {str(folder / "deep" / "one.txt"): hashlib.sha256(b"1").hexdigest()}}
