@@ -22,7 +22,6 @@ from dflash.pipeline.belongings import belongings_of, files_named
 from dflash.pipeline.events import EventLog
 from dflash.pipeline.keys import require_unchanged
 from dflash.pipeline.kinds import DEFAULT_KINDS
-from dflash.pipeline.launchers import config as launchers
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
 from dflash.pipeline.policy import LEFT_OUT
@@ -33,11 +32,11 @@ from dflash.pipeline.report.writing import write_report
 from dflash.pipeline.request import FILE, planned
 from dflash.pipeline.schema import Step
 from dflash.pipeline.source import origin
+from dflash.pipeline.spec import spec_of
 from dflash.pipeline.stopping import Stops
 from dflash.pipeline.store import Attempt, Done, Store
 from dflash.pipeline.view import View
 from dflash.pipeline.when import decide_when, host_facts, unmet_condition, unmet_need
-from dflash.validation import plain
 
 _FINISHED = ("ok", "skipped")
 _SETTLED = (*_FINISHED, LEFT_OUT)
@@ -258,7 +257,8 @@ class _Run:
             self.memory.new_step()
             log = self.folder / "logs" / f"{step.name}.log"
             told = {"key": planned.key, "planned": decision.status, "why": list(decision.why)}
-            job = Job(step, self._spec(step, out, log), out, log, told, self.plan.pipeline.file)
+            spec = spec_of(step, self.plan, self.kinds, self.store, self.done, out, log)
+            job = Job(step, spec, out, log, told, self.plan.pipeline.file)
             result = self.attempts.result(job, entry["attempts"])
             if result is None:
                 return
@@ -293,29 +293,6 @@ class _Run:
         lift(self.record, planned.step.kind.name, done.result)
         folder = self.store.folder(planned.step.kind.name, planned.key)
         manifest.add(self.record["provenance"], planned.step.name, done, folder)
-
-    def _spec(self, step: Step, out: Path, log: Path) -> dict[str, Any]:
-        lender = self.plan.pipeline.step(step.borrows) if step.borrows else None
-        takes = {kind: self.done[name] for kind, name in step.takes.items() if name in self.done}
-        return {
-            "kinds": self.kinds,
-            "kind": step.kind.name,
-            "config": plain(step.kind.config, step.config),
-            "borrowed": lender and {"kind": lender.kind.name, "config": plain(lender.kind.config, lender.config)},
-            "inputs": {
-                kind: str(self.store.folder(self.plan.pipeline.step(step.takes[kind]).kind.name, done.key))
-                for kind, done in takes.items()
-            },
-            "results": {kind: done.result for kind, done in takes.items()},
-            "out": str(out),
-            "root": str(self.root),
-            "log": str(log),
-            "launcher": launchers.to_json(step.launcher),
-            "hosts": machines.to_json(self.plan.hosts),
-            "host": step.host,
-            "env": dict(step.env),
-            "secrets": list(step.secrets),
-        }
 
     def _finish_step(self, entry: Mapping[str, Any]) -> None:
         shown = {name: entry[name] for name in ("status", "seconds", "error", "result")}
