@@ -23,35 +23,9 @@ from dflash.pipeline.record import load_record
 from dflash.pipeline.verdict import judged
 from tests.hosts.conftest import lab_sshd  # noqa: F401 - a fixture
 from tests.lab.sshd import Sshd
+from tests.pipeline.trainings import tiny
 
-PIPELINE = """\
-name: tiny
-steps:
-  - name: target
-    uses: target
-    with: {layers: 6, hidden: 32, intermediate: 64, heads: 2, kv_heads: 1, window: 32, rows: 2, steps: 4,
-           checkpoint_every: 2, corpus_bytes: 600000, threads: 1}
-  - name: data
-    uses: data
-    needs: [target]
-    with: {file: talk.jsonl, heldout: 4, buckets: [96], block: 4}
-  - name: prewarm
-    uses: prewarm
-    needs: [target, data]
-    with: {for_step: train}
-  - name: train
-    uses: train
-    needs: [target, data, prewarm]
-    with:
-      draft: {layers: 1, features: 2, block: 4, mask_token_id: 260}
-      topology: {targets: 1, drafters: 1}
-      rows: 1
-      anchors: 8
-      gamma: 2.0
-      steps: 30
-      checkpoint_every: 10
-      compile: false
-"""
+PIPELINE = tiny(30, is_whole=False)
 
 
 TAKEN = re.sub(r"with: \{layers.*?\}", "with: {folder: model}", PIPELINE, flags=re.DOTALL)

@@ -27,45 +27,13 @@ from tests.images.lab import base_tar
 from tests.lab.lxc import container
 from tests.lab.service import wait_until
 from tests.lab.sshd import Sshd
+from tests.pipeline.trainings import tiny
 
 NAME = "733"
 CHAIN = f"ssh:lab/lxc:{NAME}"
 INSIDE = Path(f"/var/lib/lxc/{NAME}/rootfs/root/.dflash")
 """The root there, seen from outside."""
-PIPELINE = """\
-name: tiny
-steps:
-  - name: check
-    uses: check
-    with: {min_disk_gib: 0.5, min_memory_gib: 0.5}
-  - name: target
-    uses: target
-    needs: [check]
-    with: {layers: 6, hidden: 32, intermediate: 64, heads: 2, kv_heads: 1, window: 32, rows: 2, steps: 4,
-           checkpoint_every: 2, corpus_bytes: 600000, threads: 1}
-  - name: data
-    uses: data
-    needs: [target]
-    with: {file: talk.jsonl, heldout: 4, buckets: [96], block: 4}
-  - name: prewarm
-    uses: prewarm
-    needs: [target, data]
-    with: {for_step: train}
-  - name: train
-    uses: train
-    needs: [target, data, prewarm]
-    with:
-      draft: {layers: 1, features: 2, block: 4, mask_token_id: 260}
-      topology: {targets: 1, drafters: 1}
-      rows: 1
-      anchors: 8
-      gamma: 2.0
-      steps: 2400
-      checkpoint_every: 50
-  - name: export
-    uses: export
-    needs: [train]
-"""
+PIPELINE = tiny(2400, checkpoint_every=50, compiles=True)
 ORCHESTRATION_S = 10.0
 """From typing it to the start of the runner there, with nothing changed."""
 

@@ -20,6 +20,7 @@ from dflash.pipeline.keys import HOME
 from tests.images.lab import base_tar
 from tests.lab.buildkit import Engine, buildkit
 from tests.lab.registry import registry
+from tests.pipeline.trainings import tiny
 
 pytestmark = pytest.mark.nightly
 
@@ -33,37 +34,7 @@ cli.HOME = Path(sys.argv[1])
 cli.main(sys.argv[2:])
 """
 """`./inv` with an inventory of its own."""
-PIPELINE = """\
-name: tiny
-steps:
-  - name: check
-    uses: check
-    with: {min_disk_gib: 0.5, min_memory_gib: 0.5}
-  - name: target
-    uses: target
-    needs: [check]
-    with: {layers: 6, hidden: 32, intermediate: 64, heads: 2, kv_heads: 1, window: 32, rows: 2, steps: 4,
-           checkpoint_every: 2, corpus_bytes: 600000, threads: 1}
-  - name: data
-    uses: data
-    needs: [target]
-    with: {file: talk.jsonl, heldout: 4, buckets: [96], block: 4}
-  - name: prewarm
-    uses: prewarm
-    needs: [target, data]
-    with: {for_step: train}
-  - name: train
-    uses: train
-    needs: [target, data, prewarm]
-    with:
-      draft: {layers: 1, features: 2, block: 4, mask_token_id: 260}
-      topology: {targets: 1, drafters: 1}
-      rows: 1
-      anchors: 8
-      gamma: 2.0
-      steps: 20
-      compile: false
-"""
+PIPELINE = tiny(20)
 
 
 @pytest.fixture
