@@ -38,10 +38,16 @@ def root_file_system() -> Path:
 
 @contextlib.contextmanager
 def container(
-    name: str, files: Mapping[Path, Path] | None = None, *, tar: Path | None = None, bare: bool = False
+    name: str,
+    files: Mapping[Path, Path] | None = None,
+    *,
+    tar: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    bare: bool = False,
 ) -> Iterator[str]:
     """A running container `name` in the default place, gone afterwards, of the root file system in `tar`. `files` of
-    this machine appear in it too. A bare one has no Python, and this machine's network."""
+    this machine appear in it too, and `variables` are set in it. A bare one has no Python, and this machine's
+    network."""
     need(["lxc-start", "lxc-attach"], ["lxc"])
     place = Path("/var/lib/lxc") / name
     with contextlib.ExitStack() as stack:
@@ -59,7 +65,7 @@ def container(
         entries = [
             f"lxc.mount.entry = {file} {inside.relative_to('/')} none bind,create=file 0 0\n"
             for inside, file in (files or {}).items()
-        ]
+        ] + [f"lxc.environment = {key}={value}\n" for key, value in (variables or {}).items()]
         (place / "config").write_text(
             "lxc.include = /usr/share/lxc/config/common.conf\n"
             f"lxc.uts.name = {name}\nlxc.rootfs.path = dir:{place}/rootfs\nlxc.net.0.type = {network}\n"

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dflash.environments.wheelhouse import fill
+from dflash.environments import wheelhouse
 from dflash.pipeline.events import read_jsonl
 from dflash.pipeline.keys import HOME
 from tests.hosts.conftest import lab_sshd  # noqa: F401 - a fixture
@@ -33,7 +33,7 @@ NAME = "733"
 CHAIN = f"ssh:lab/lxc:{NAME}"
 INSIDE = Path(f"/var/lib/lxc/{NAME}/rootfs/root/.dflash")
 """The root there, seen from outside."""
-PIPELINE = tiny(2400, checkpoint_every=50, compiles=True)
+PIPELINE = tiny(2000, checkpoint_every=50, compiles=True)
 ORCHESTRATION_S = 10.0
 """From typing it to the start of the runner there, with nothing changed."""
 
@@ -84,7 +84,8 @@ def desk(lab_sshd: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
     words = [f"{number} and {number} is {2 * number}, which is even, as any sum of two equals" for number in range(64)]
     talk = [[{"role": "user", "content": "And?"}, {"role": "assistant", "content": text}] for text in words]
     (folder / "talk.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in talk))
-    with container(NAME, tar=base_tar(compilers=True)):
+    # torch would compile a program for each set of vector instructions, to know that the compiler knows it.
+    with container(NAME, tar=base_tar(compilers=True), variables={"TORCHINDUCTOR_VEC_ISA_OK": "1"}):
         caller = Caller(folder)
         try:
             yield caller
@@ -120,15 +121,17 @@ def cut(server: Sshd) -> None:
         session.kill()
 
 
-@pytest.mark.nightly
 def test_a_bare_container_is_trained_in_however_often_the_connection_breaks(
     desk: Caller,
     lab_sshd: Sshd,  # noqa: F811
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     wheels = Path(os.environ.get("DFLASH_TEST_WHEELS", tmp_path / "wheels"))
     if not wheels.exists():
-        fill(HOME / "envs" / "local", wheels)
+        # That they suffice is seen when the environment is made of them there.
+        monkeypatch.setattr(wheelhouse, "prove", lambda *_: None)
+        wheelhouse.fill(HOME / "envs" / "local", wheels)
     first = desk.train("--wheels", str(wheels))
     await_(lambda: (desk.folder / "runs").exists() and events(desk.run, "train"), "the training", first)
     run = desk.run
@@ -143,7 +146,7 @@ def test_a_bare_container_is_trained_in_however_often_the_connection_breaks(
     assert set(desk.statuses().values()) == {"ok"}
     home = desk.folder / "runs" / run
     assert (home / "export" / "model.safetensors").stat().st_size > 1000
-    assert (home / "metrics.jsonl").read_text().count("\n") == 2400
+    assert (home / "metrics.jsonl").read_text().count("\n") == 2000
     assert (home / "report.html").exists()
     assert desk.record()["lock_id"]
     assert desk.record()["commit"]
@@ -159,11 +162,10 @@ def test_a_bare_container_is_trained_in_however_often_the_connection_breaks(
     }
 
 
-@pytest.mark.nightly
 def test_what_was_stopped_is_gone_on_with_and_a_cache_that_is_gone_comes_from_the_vault(desk: Caller):
     for cache in (INSIDE / "work" / "prewarm").iterdir():
         shutil.rmtree(cache)
-    long = desk.train("--set", "train.steps=4000")
+    long = desk.train("--set", "train.steps=3000")
     before = desk.run
     await_(lambda: desk.run != before and events(desk.run, "train"), "the training", long)
     run = desk.run
@@ -183,7 +185,7 @@ def test_what_was_stopped_is_gone_on_with_and_a_cache_that_is_gone_comes_from_th
     last = events(run, "train")[-1]["done"]
     code, said = desk.inv("resume", run)
     assert code == 0
-    resumed = re.search(r"resumed at step (\d+) of 4000", said)
+    resumed = re.search(r"resumed at step (\d+) of 3000", said)
     assert resumed
     assert int(resumed[1]) >= last - 50
     assert desk.statuses()["train"] == "ok"
