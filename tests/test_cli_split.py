@@ -97,7 +97,7 @@ def test_numbers_that_can_not_be_are_refused_before_anything_is_measured(
 
 
 def test_a_target_that_is_spread_over_gpus_is_not_measured_on_one():
-    spread = ["train.topology.target_gpus=2"]
+    spread = ["train.topology.target_gpus=2", "train:launcher=torchrun"]
     words = {"host": "local", "environment": "local", "root": "", "workers": 0, "link": 300.0, "as_json": False}
     with pytest.raises(UsageError, match=r"train\.topology\.target_gpus: a target that is spread over GPUs can not be"):
         split(pipeline="pipelines/local.yaml", overrides=spread, **words)

@@ -155,7 +155,8 @@ def _refuse_worked_on(output: Path, run: str) -> None:
         from dflash.pipeline.launchers.slurm import name_of
         from dflash.pipeline.launchers.slurmqueue import Queue
 
-        if number := Queue(name_of(output), os.environ).find():
+        if found := Queue(name_of(output), os.environ).find():
+            number, _ = found
             cure = f"./inv resume {run} goes on with it, scancel {number} ends it"
             raise BusyError(f"Slurm's job {number} is at work on it", where=str(output), cure=cure)
 

@@ -178,7 +178,7 @@ def test_an_output_that_a_host_still_works_on_stays_and_so_does_its_run(root: Pa
 
 def test_an_output_of_a_job_that_is_in_slurm_s_queue_stays(root: Path, monkeypatch: pytest.MonkeyPatch):
     (root / "bin").mkdir()
-    for name, says in (("sbatch", ""), ("squeue", "77")):
+    for name, says in (("sbatch", ""), ("squeue", "77 RUNNING")):
         (root / "bin" / name).write_text(f"#!/bin/sh\necho {says}\n")
         (root / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{root / 'bin'}:{os.environ['PATH']}")
