@@ -32,6 +32,7 @@ def main() -> None:
     """Import what every step needs, and fork until the socket closes."""
     import psutil  # noqa: F401 - so that no keeper has to
 
+    import dflash.pipeline.machines
     import dflash.validation  # noqa: F401 - pydantic is the slowest of all
 
     load_kinds(sys.argv[1])
