@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash import cli
+from dflash import cli, cli_train
 from dflash.errors import Diverged, UsageError
 
 if TYPE_CHECKING:
@@ -88,17 +88,9 @@ def _begun(wanted: Replay, root: Path, accept: Sequence[str], wheels: Path | Non
 
 def _ended(errand: Errand, root: Path, accept: Sequence[str]) -> str:
     """Follow a replay to its end, and judge it; its id."""
-    from dflash.pipeline.following import fetch, follow
     from dflash.pipeline.judging import judge
-    from dflash.pipeline.view import view_for
 
-    try:
-        job, failure = follow(errand, view_for(sys.stderr))
-    except KeyboardInterrupt:
-        again = f"./inv follow {errand.run} looks on again, ./inv stop {errand.run} ends it"
-        print(f"\n{errand.host} goes on with the run; {again}", file=sys.stderr)
-        raise
-    fetch(errand, job, root / "runs" / errand.run, failure)
+    job, failure = cli_train.looked_on(errand, root)
     if failure:
         raise failure
     if job.code:

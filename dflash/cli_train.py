@@ -15,7 +15,9 @@ from dflash.errors import DFlashError, UsageError
 from dflash.hosts.inventory import Host, find_host
 
 if TYPE_CHECKING:
+    from dflash.errors import StepFailed
     from dflash.hosts.connection import Connection
+    from dflash.hosts.jobs import Job
     from dflash.pipeline.away import Order, Ready
     from dflash.pipeline.errand import Errand
     from dflash.pipeline.plan import Plan
@@ -203,7 +205,8 @@ def _launch(connection: Connection, ready: Ready, root: Path, wait: bool) -> Err
     return errand
 
 
-def _follow(errand: Errand, root: Path, as_json: bool) -> None:
+def looked_on(errand: Errand, root: Path) -> tuple[Job, StepFailed | None]:
+    """Follow a run to its end, and bring home what it made; how its job ended, and why if it failed."""
     from dflash.pipeline.following import fetch, follow
     from dflash.pipeline.view import view_for
 
@@ -215,6 +218,11 @@ def _follow(errand: Errand, root: Path, as_json: bool) -> None:
         print(f"\n{errand.host} goes on with the run; {again}", file=sys.stderr)
         raise
     fetch(errand, job, root / "runs" / errand.run, failure)
+    return job, failure
+
+
+def _follow(errand: Errand, root: Path, as_json: bool) -> None:
+    job, failure = looked_on(errand, root)
     _judge(errand, root)
     _show(root, errand.run, as_json)
     if failure:

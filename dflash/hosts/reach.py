@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
 
 from dflash.hosts.chain import Chain, Hop, Local, Ssh
 from dflash.hosts.connection import Connection
-from dflash.hosts.failures import HostError, NoPython, ProgramMissing, Unreachable
+from dflash.hosts.failures import HostError, LostConnection, NoPython, ProgramMissing, Unreachable
 from dflash.hosts.handshake import PATIENCE_S, SHELL, Refusal, shake
 from dflash.hosts.hops import classify, probe, wrap
 from dflash.hosts.stream import ByteStream, ProgramStream
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def reaching_again(attempts: int, most_s: float) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Calls what it decorates anew where a connection breaks, up to `attempts` times in all, after random waits that
+    grow up to `most_s` seconds."""
+    from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+    return retry(
+        retry=retry_if_exception_type((LostConnection, Unreachable)),
+        stop=stop_after_attempt(attempts),
+        wait=wait_random_exponential(max=most_s),
+        reraise=True,
+    )
 
 
 def reach(chain: Chain) -> Connection:

@@ -17,6 +17,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -99,7 +101,7 @@ def _bring(
                 files.put(connection, files_of, f"{place}.part")
             connection.run(["mv", "-T", f"{place}.part", place])
         yield folder, place
-    settings = [(path, _at(spec["config"], path)) for path in kind.paths]
+    settings = [(path, reduce(getitem, path.split("."), spec["config"])) for path in kind.paths]
     named = [*settings, *(("results", each) for each in _paths_in(spec["results"]))]
     for setting, path in named:
         if path and not any(path.startswith(f"{folder}/") for folder in spec["inputs"].values()):
@@ -109,13 +111,6 @@ def _bring(
                 stream.note(f"sending {path} to {post.host.name}")
                 send(connection, post.root, belonging, packed)
             yield path, f"{place_of(post.root, packed)}/{packed.named}"
-
-
-def _at(config: Mapping[str, Any], path: str) -> Any:
-    value: Any = config
-    for part in path.split("."):
-        value = value[part]
-    return value
 
 
 def _paths_in(value: Any) -> Iterator[str]:

@@ -10,16 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
-
 from dflash.atomic import write_json
 from dflash.environments.remote import HostEnvironments
 from dflash.errors import DFlashError, StepFailed, UsageError, storage_error
 from dflash.hosts import files, jobs
 from dflash.hosts.connection import Connection
-from dflash.hosts.failures import LostConnection, Unreachable
 from dflash.hosts.jobs import Job, NoSuchJob
-from dflash.hosts.reach import reach
+from dflash.hosts.reach import reach, reaching_again
 from dflash.pipeline.belongings import look
 from dflash.pipeline.errand import Errand
 from dflash.pipeline.policy import LEFT_OUT
@@ -34,13 +31,7 @@ NEVER_STARTED = "never started"
 
 _TOLD = ("begun", "started", "progress", "note", "said", "finished")
 
-_persistent = retry(
-    retry=retry_if_exception_type((LostConnection, Unreachable)),
-    stop=stop_after_attempt(6),
-    wait=wait_random_exponential(max=10),
-    reraise=True,
-)
-"""Reaches a host again where the connection breaks."""
+_persistent = reaching_again(6, most_s=10.0)
 
 
 class Replay:

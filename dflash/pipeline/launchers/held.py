@@ -11,13 +11,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
-
 from dflash.errors import DFlashError, UsageError
 from dflash.hosts import jobs
-from dflash.hosts.failures import HostError, LostConnection, Unreachable
+from dflash.hosts.failures import HostError
 from dflash.hosts.inventory import Host
-from dflash.hosts.reach import reach
+from dflash.hosts.reach import reach, reaching_again
 
 LEASE_S = 15.0
 """How often a lease is renewed."""
@@ -31,13 +29,7 @@ SAVE_S = 100.0
 GRACE_S = 5.0
 """How long processes may take to end, once they are told to."""
 
-persistent = retry(
-    retry=retry_if_exception_type((LostConnection, Unreachable)),
-    stop=stop_after_attempt(5),
-    wait=wait_random_exponential(max=5),
-    reraise=True,
-)
-"""Reaches a host again where the connection breaks."""
+persistent = reaching_again(5, most_s=5.0)
 
 
 def beside(body: Callable[..., object], *words: Any) -> threading.Thread:
