@@ -29,8 +29,8 @@ saving what it has; it ends with its socket."""
 
 
 def main() -> None:
-    """Import what every step needs, and fork until the socket closes. What child.py imports for every step belongs here,
-    too: there is no bytecode, and each fork would compile it again (measured: 128 ms a step instead of 45)."""
+    """Import what every step needs, and fork until the socket closes. What child.py imports for every step belongs
+    here, too: there is no bytecode, and each fork would compile it again (measured: 128 ms a step instead of 45)."""
     import psutil  # noqa: F401 - so that no keeper has to
 
     import dflash.pipeline.machines
