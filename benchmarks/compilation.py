@@ -182,7 +182,10 @@ def _all_warm_s(graphs: GraphSet, cache: Path) -> float:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        json.dump({"set": graphs.to_json(), "ranks": list(range(graphs.train.topology.size))}, process.stdin)
+        json.dump(
+            {"set": graphs.to_json(), "workers": [[each, each] for each in range(graphs.train.topology.size)]},
+            process.stdin,
+        )
         process.stdin.close()
         for line in process.stdout:
             if "counts" in json.loads(line):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from dflash.cli import load, print_json, refuse_root, root_of
+from dflash.cli import HOME, load, print_json, refuse_root, root_of
 from dflash.errors import BusyError, CompilationError, OutOfMemory, StorageError, UsageError
 from dflash.training.report import first_input
 
@@ -23,8 +23,11 @@ ERRORS = {2: UsageError, 5: StorageError, 6: BusyError, 8: CompilationError, 10:
 def prewarm(*, pipeline: str, host: str, environment: str, root: str, overrides: Sequence[str], as_json: bool) -> None:
     """Pre-warm one host or several for a pipeline's training, and report."""
     from dflash.cli_hosts import connected, everywhere, hosts_of
+    from dflash.hosts.inventory import find_host
+    from dflash.pipeline.machines import named
 
-    request = request_of(load(pipeline, overrides))
+    loaded = load(pipeline, overrides)
+    request = request_of(loaded, {name: find_host(name, HOME / "hosts.yaml") for name in named(loaded)})
     hosts = [rooted(each, root) for each in hosts_of(host)]
 
     def warm(each: Host, connection: Connection) -> dict[str, Any]:
@@ -39,8 +42,11 @@ def prewarm(*, pipeline: str, host: str, environment: str, root: str, overrides:
     answers.leave()
 
 
-def request_of(pipeline: Pipeline) -> dict[str, Any]:
-    """What dflash.training.far asks for: the training's configuration, its target's, and the buckets."""
+def request_of(pipeline: Pipeline, hosts: Mapping[str, Host] | None = None) -> dict[str, Any]:
+    """What dflash.training.far asks for: the training's configuration, its target's, the buckets, and how many workers
+    are on each of its hosts; None of the `hosts` that the pipeline names: as if all were on one."""
+    from dflash.pipeline.machines import layouts_of
+
     steps = [step for step in pipeline.steps if step.kind.name == "prewarm"]
     if len(steps) != 1:
         raise UsageError(f"the pipeline has {len(steps)} steps that use prewarm", where=pipeline.file, cure="keep one")
@@ -48,7 +54,9 @@ def request_of(pipeline: Pipeline) -> dict[str, Any]:
     assert step.borrows is not None
     taken = {kind: pipeline.step(name).config for kind, name in step.takes.items()}
     train = pipeline.step(step.borrows).config
-    return {"train": asdict(train), "target": asdict(taken["target"]), "buckets": list(taken["data"].buckets)}
+    counts = () if hosts is None else layouts_of(pipeline, hosts).get(step.name, ())
+    lists = {"buckets": list(taken["data"].buckets), "hosts": list(counts)}
+    return {"train": asdict(train), "target": asdict(taken["target"]), **lists}
 
 
 def warm_host(connection: Connection, host: Host, environment: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Order:
     wheels: Path | None = None
     kinds: str = DEFAULT_KINDS
     inventory: Path = HOME / "hosts.yaml"
-    check: Callable[[Host, Pipeline], object] = require_fit
+    check: Callable[[Host, Pipeline, Mapping[str, Host]], object] = require_fit
     source: tuple[bytes, Origin] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -110,8 +110,9 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     content, origin = order.source or snapshot(without=data)
     root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)
     host = replace(order.host, root=root)
+    hosts = machines_of(order.pipeline, host, order.inventory)
     if not looks_only:
-        order.check(host, order.pipeline)
+        order.check(host, order.pipeline, hosts)
     generation, python, lock = _environment(connection, host, order, tell, looks_only)
     source = send_files(connection, host, content)
     _, kept = look(connection, [place_of(root, each) for each in parcels.values()])
@@ -122,7 +123,6 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
             tell(f"sending {belonging.name}")
             send(connection, root, belonging, packed)
     moved = [override(belonging, root, packed) for belonging, packed in parcels.items()]
-    hosts = machines_of(order.pipeline, host, order.inventory)
     request = request_of(order.pipeline, [*order.overrides, *moved], host, order.kinds, hosts=hosts) | {**order.more}
     plan, held = planned(connection, host, python, source, request)
     name = order.environment.name

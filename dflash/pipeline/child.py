@@ -249,6 +249,7 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
             borrowed=instance(kinds[lent["kind"]].config, lent["config"]) if lent else None,
             launcher=launchers.from_json(spec["launcher"]),
             hosts=hosts,
+            layout=tuple(spec["layout"]),
             log=Path(spec["log"]),
             env=spec["env"],
         )

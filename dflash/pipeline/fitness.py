@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from dflash.errors import EnvironmentMismatch
 from dflash.hosts.inventory import Host
-from dflash.pipeline.machines import works_here
+from dflash.pipeline.machines import layouts_of, works_here
 from dflash.pipeline.plan import needs_gpu
 from dflash.pipeline.schema import Pipeline
 from dflash.provision.checking import check_host
 from dflash.training.config import TrainConfig
 
 
-def require_fit(host: Host, pipeline: Pipeline) -> None:
-    """Check every layer on the way to a host, and that it has the GPUs that `pipeline` asks for. The environment is not
-    looked at: the run's own is made or found next, and compared with its lock by the pipeline's check step.
+def require_fit(host: Host, pipeline: Pipeline, hosts: Mapping[str, Host]) -> None:
+    """Check every layer on the way to a host, and that it has the GPUs that `pipeline`, which names `hosts`, asks for.
+    The environment is not looked at: the run's own is made or found next, and compared with its lock by the pipeline's
+    check step.
 
     Raises:
         EnvironmentMismatch: something is wrong; names the first layer.
         HostError: the host can not be reached.
     """
-    found = check_host(replace(host, gpus=max(host.gpus, gpus_of(pipeline))), environments=False)
+    found = check_host(replace(host, gpus=max(host.gpus, gpus_of(pipeline, hosts))), environments=False)
     wrong = [each for each in found.findings if each.severity == "block"]
     if wrong:
         first = wrong[0]
@@ -33,10 +35,12 @@ def require_fit(host: Host, pipeline: Pipeline) -> None:
         )
 
 
-def gpus_of(pipeline: Pipeline) -> int:
-    """How many GPUs of the run's machine its steps use at once: one, or one for each worker of a training."""
-    sizes = [0]
+def gpus_of(pipeline: Pipeline, hosts: Mapping[str, Host]) -> int:
+    """How many GPUs of the run's machine its steps use at once: one, or one for each worker of a training; and to
+    prepare for one on several hosts, one for each that is on the same of them."""
+    sizes, layouts = [0], layouts_of(pipeline, hosts)
     for step in pipeline.steps:
         if needs_gpu(step, pipeline) and works_here(step):
-            sizes.append(step.config.topology.size if isinstance(step.config, TrainConfig) else 1)
+            workers = step.config.topology.size if isinstance(step.config, TrainConfig) else 1
+            sizes.append(max(layouts.get(step.name, (workers,))))
     return max(sizes)

@@ -8,9 +8,10 @@ import os
 import platform
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import dflash
@@ -183,25 +184,33 @@ def _sources(names: tuple[str, ...], package: Path, known: dict[Path, str]) -> d
     return digests
 
 
-def keyed(pipeline: Pipeline, surroundings: Surroundings) -> dict[str, tuple[str, dict[str, Any]]]:
+Layouts = Mapping[str, Sequence[int]]
+"""As machines.layouts_of gives them."""
+
+
+def keyed(
+    pipeline: Pipeline, surroundings: Surroundings, layouts: Layouts = MappingProxyType({})
+) -> dict[str, tuple[str, dict[str, Any]]]:
     """The key of each step and the fields that make it, by the step's name.
 
     Steps that would have one key are done each for itself: their names and hosts tell them apart. No other key has
     these, so that what is finished is found wherever it was made, and by whatever step.
     """
-    alone = _keyed(pipeline, surroundings, ())
+    alone = _keyed(pipeline, surroundings, layouts, ())
     count = Counter(key for key, _ in alone.values())
     twins = {name for name, (key, _) in alone.items() if count[key] > 1}
-    return _keyed(pipeline, surroundings, twins) if twins else alone
+    return _keyed(pipeline, surroundings, layouts, twins) if twins else alone
 
 
 def _keyed(
-    pipeline: Pipeline, surroundings: Surroundings, twins: Collection[str]
+    pipeline: Pipeline, surroundings: Surroundings, layouts: Layouts, twins: Collection[str]
 ) -> dict[str, tuple[str, dict[str, Any]]]:
     keys: dict[str, str] = {}
     found = {}
     for step in pipeline.steps:
         fields = key_fields(step, pipeline, surroundings, keys)
+        if step.name in layouts:
+            fields["layout"] = list(layouts[step.name])
         if step.name in twins:
             fields |= {"step": step.name} | ({"host": step.host} if step.host else {})
         keys[step.name] = key_of(fields)

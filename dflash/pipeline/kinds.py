@@ -23,7 +23,8 @@ class StepInputs:
     (None without one). `inputs` and `results` hold, by kind, the output folder and the result of each needed
     step that the kind takes. `out` is the step's own folder: it keeps what an interrupted attempt left. `log` is the
     file that has what the step prints. `launcher` is the step's (launchers/config.py), and `hosts` are the machines
-    that the pipeline names. `env` are the step's own variables, which this process has.
+    that the pipeline names. `layout` is how many workers each host has of the training that it prepares for, where that
+    is on several hosts (machines.layouts_of). `env` are the step's own variables, which this process has.
     """
 
     config: Any
@@ -35,6 +36,7 @@ class StepInputs:
     borrowed: Any = None
     launcher: Any = None
     hosts: Mapping[str, Host] = field(default_factory=dict)
+    layout: tuple[int, ...] = ()
     log: Path = Path("/dev/null")
     env: Mapping[str, str] = field(default_factory=dict)
 

@@ -12,6 +12,7 @@ from dflash.hosts.chain import Chain, Local, parse_chain
 from dflash.hosts.inventory import Host, find_host
 from dflash.pipeline.launchers.config import Slurm, Torchrun
 from dflash.pipeline.launchers.sharing import room_of, shares
+from dflash.pipeline.launchers.slurmqueue import workers_per_node
 from dflash.pipeline.schema import Pipeline, Step
 from dflash.training.config import TrainConfig
 
@@ -44,11 +45,39 @@ def machines_of(pipeline: Pipeline, here: Host, inventory: Path) -> dict[str, Ho
     for step in pipeline.steps:
         if _hosts(step) and isinstance(step.config, TrainConfig):
             try:
-                shares(step.config.topology, room_of([found[name] for name in _hosts(step)], step.config))
+                workers_by_host(step, found)
             except UsageError as failure:
                 failure.where = f"step {step.name}, {failure.where}"
                 raise
     return found
+
+
+def layouts_of(pipeline: Pipeline, hosts: Mapping[str, Host]) -> dict[str, tuple[int, ...]]:
+    """How many workers are on each host of the training that a step prepares for, by the step's name: of those whose
+    training is on the GPUs of several hosts, since what is compiled for a GPU has its number there. `hosts` are those
+    that the pipeline names.
+
+    Raises UsageError for hosts that have no room for the workers.
+    """
+    found = {}
+    for step in pipeline.steps:
+        lender = pipeline.step(step.borrows) if step.borrows else None
+        if lender is None or not isinstance(lender.config, TrainConfig) or lender.config.device == "cpu":
+            continue
+        if len(counts := workers_by_host(lender, hosts)) > 1:
+            found[step.name] = counts
+    return found
+
+
+def workers_by_host(step: Step, hosts: Mapping[str, Host]) -> tuple[int, ...]:
+    """How many of a training's workers each of its hosts has, in the order of ranks. Raises as `layouts_of`."""
+    topology = step.config.topology
+    if isinstance(step.launcher, Slurm):
+        return (workers_per_node(step.launcher, topology),) * step.launcher.nodes
+    if names := _hosts(step):
+        counts = shares(topology, room_of([hosts[name] for name in names], step.config))
+        return tuple(count for count in counts if count)
+    return (topology.size,)
 
 
 def _as_seen_from(here: Host, host: Host) -> Host:

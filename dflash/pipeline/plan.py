@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from dflash.hosts.inventory import Host
 from dflash.pipeline.keys import Change, Surroundings, changes, keyed
+from dflash.pipeline.machines import layouts_of
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.schema import Pipeline, Step
 from dflash.pipeline.store import Done, Folder
@@ -100,7 +101,7 @@ def make_plan(
 
     Raises UsageError for a condition that can not be decided.
     """
-    keys = keyed(pipeline, surroundings) if surroundings else {}
+    keys = keyed(pipeline, surroundings, layouts_of(pipeline, hosts or {})) if surroundings else {}
     contents: dict[str, str | None] = {}
     left_out: set[str] = set()
     unknown = Decision("run", (f"what {host.name} holds is not known until it is reached",))

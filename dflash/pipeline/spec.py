@@ -35,6 +35,7 @@ def spec_of(
         "log": str(log),
         "launcher": launchers.to_json(step.launcher),
         "hosts": machines.to_json(plan.hosts),
+        "layout": machines.layouts_of(plan.pipeline, plan.hosts).get(step.name, ()),
         "host": step.host,
         "env": dict(step.env),
         "secrets": list(step.secrets),

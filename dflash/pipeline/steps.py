@@ -86,7 +86,7 @@ def _prewarm(step: StepInputs) -> Result:
     from dflash.training.prewarm import prewarm
 
     target = target_config(_model(step))
-    graphs = GraphSet.of(step.borrowed, target, step.results["data"]["buckets"])
+    graphs = GraphSet.of(step.borrowed, target, step.results["data"]["buckets"], step.layout)
     with ThreadPoolExecutor(1) as pool:  # while other processes compile
         exported = pool.submit(prove_layout, target, step.borrowed, step.out)
         report = prewarm(graphs, step.out, step.progress, Vault(vault_folder(step.root)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -60,6 +60,9 @@ class Group(Protocol):
     ranks: Sequence[int]
     """The workers of this process."""
 
+    numbers: Mapping[int, int]
+    """The workers of this host, each with its number there, which is that of its GPU."""
+
     def communicator(self, rank: int) -> Communicator:
         """The end of worker `rank`, one of this process."""
 
@@ -80,9 +83,18 @@ class Group(Protocol):
 class ThreadGroup:
     """What the threads of one training share."""
 
-    def __init__(self, size: int, prefetch: int, at_barrier: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        prefetch: int,
+        at_barrier: Callable[[], None] | None = None,
+        numbers: Mapping[int, int] | None = None,
+    ) -> None:
+        """`numbers` are those that workers have on this host, where it has not got all of them, or has them in another
+        order: then it has only these."""
         self.size, self._prefetch = size, prefetch
-        self.ranks: Sequence[int] = range(size)
+        self.numbers: Mapping[int, int] = {rank: rank for rank in range(size)} if numbers is None else numbers
+        self.ranks: Sequence[int] = tuple(self.numbers)
         self._changed = threading.Condition()
         self._channels: dict[tuple[int, int], deque[Tensor]] = {}
         self._sums: dict[tuple[int, ...], _Sum] = {}

@@ -69,17 +69,15 @@ class Crew:
         self._regions = Regions(self._gate, self.draft_config, taught=config.kl > 0)
         self._failures: list[BaseException] = []
 
-    def run(
-        self, body: Callable[[Worker, int], None], ranks: Sequence[int] | None = None, saved: Checkpoint | None = None
-    ) -> None:
-        """Set up the workers of `ranks` (this process's), from `saved` where it is given, run their graphs in turn,
-        close the set, and let each do `body(worker, rank)`. An interrupt (Ctrl-C) sets `stopping`.
+    def run(self, body: Callable[[Worker, int], None], saved: Checkpoint | None = None) -> None:
+        """Set up this process's workers, from `saved` where it is given, run their graphs in turn, close the set, and
+        let each do `body(worker, rank)`. An interrupt (Ctrl-C) sets `stopping`.
 
         Raises:
             OutOfMemory: a worker's GPU was too small.
             whatever else the first worker raised; no thread is left then.
         """
-        ranks = self.group.ranks if ranks is None else ranks
+        ranks = self.group.ranks
         sealed = threading.Barrier(len(ranks), action=self._gate.seal)
         ended: list[int] = []
 
@@ -133,17 +131,18 @@ class Crew:
 
     def _worker(self, rank: int, saved: Checkpoint | None) -> Worker:
         comm = self.group.communicator(rank)
-        device = device_of(rank, self.config)
+        device = device_of(rank, self.config, self.group.numbers)
         dtype = dtype_of(self.config)
         topology, target = self.config.topology, None
         if rank in topology.target_ranks or topology.colocated:
             layer_ids = self.draft_config.dflash_config["target_layer_ids"]
             model = self._models.target(device, dtype, self.group.mesh(rank))
-            target = TargetWorker(comm, self.config, model, layer_ids, self._regions)
+            target = TargetWorker(comm, self.config, model, layer_ids, self._regions, device)
             if not topology.colocated:
                 return target
         draft = self._models.draft(self.draft_config, device)
-        worker = DrafterWorker(comm, self.config, self._models.ends(device, dtype), draft, self._regions, target)
+        ends = self._models.ends(device, dtype)
+        worker = DrafterWorker(comm, self.config, ends, draft, self._regions, device, target)
         if saved:
             worker.restore(saved)
         return worker

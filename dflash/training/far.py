@@ -2,8 +2,8 @@
 
     PYTHON -P -m dflash.training.far ROOT HOST
 
-A request comes in on standard input: {"train": a TrainConfig, "target": a TargetConfig, "buckets": [...]}. Lines of
-JSON go out: {"note": text}, {"done": 1, "total": 9}, and last {"report": ...}.
+A request comes in on standard input: {"train": a TrainConfig, "target": a TargetConfig, "buckets": [...], "hosts":
+workers on each host}. Lines of JSON go out: {"note": text}, {"done": 1, "total": 9}, and last {"report": ...}.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def graph_set(request: Mapping[str, Any]) -> GraphSet:
 
     declared = TargetConfig(**request["target"])
     target = target_config(Path(declared.folder)) if declared.folder else model_config(declared, byte_tokenizer())
-    return GraphSet.of(train_config(request["train"]), target, request["buckets"])
+    return GraphSet.of(train_config(request["train"]), target, request["buckets"], request["hosts"])
 
 
 def main() -> int:

@@ -95,7 +95,7 @@ class Bench:
         steps = WARM + STEPS + 1  # a step ends where the next begins
         # One worker, with the steps that any has. Trained on random numbers it may well come to one that is not finite.
         self._config = replace(config, topology=Topology(0, 1), steps=steps, checkpoint_every=steps, not_finite="skip")
-        self.device, self._dtype = device_of(0, self._config), dtype_of(config)
+        self.device, self._dtype = device_of(0, self._config, {0: 0}), dtype_of(config)
         self._batches = random_batches(config, self.length, 4 * config.rows, target.vocab_size)
 
     def target(self) -> tuple[Alone, int | None]:
@@ -133,9 +133,10 @@ class Bench:
     def _worker(self, role: str, comm: Alone, regions: Regions) -> Worker:
         if role == "target":
             layer_ids = self._shape.dflash_config["target_layer_ids"]
-            return TargetWorker(comm, self._config, self._models.target(self.device, self._dtype), layer_ids, regions)
+            model = self._models.target(self.device, self._dtype)
+            return TargetWorker(comm, self._config, model, layer_ids, regions, self.device)
         draft, ends = self._models.draft(self._shape, self.device), self._models.ends(self.device, self._dtype)
-        return DrafterWorker(comm, self._config, ends, draft, regions)
+        return DrafterWorker(comm, self._config, ends, draft, regions, self.device)
 
     def _refuse_large(self, role: str, needed: int) -> None:
         """Before it is tried, since a system may end a process that asks for more memory than there is."""

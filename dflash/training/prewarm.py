@@ -1,8 +1,9 @@
 """Pre-warm: compile the closed set of graphs before training, then measure that nothing is left to compile.
 
 Processes, one for each worker whose graphs are its own, compile at once into one cache. One more then sets up the
-layout that will train, all workers, and must find every graph. Only what it counted is called warm: a cache folder that
-is there proves nothing. A vault keeps what was proved, and gives it back to the next run that needs the same graphs.
+layout that will train, all workers, and must find every graph; where several hosts train, one after the other for each
+host's layout, on this machine's GPUs. Only what was counted so is called warm: a cache folder that is there proves
+nothing. A vault keeps what was proved, and gives it back to the next run that needs the same graphs.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 from dflash.atomic import aside
 from dflash.compilation.cachekey import write_key
 from dflash.compilation.holders import hold
-from dflash.errors import CompilationError, DFlashError, OutOfMemory
+from dflash.errors import CompilationError, DFlashError, OutOfMemory, UsageError
 from dflash.progress import Progress
-from dflash.training.graphset import GraphSet
+from dflash.training.graphset import GraphSet, Place
 from dflash.training.report import first_input
 
 if TYPE_CHECKING:  # a GPU image has no zstandard
@@ -58,6 +59,7 @@ def prewarm(graphs: GraphSet, out: Path, progress: Progress, vault: Vault | None
     `cache_bytes`, `snapshot`, and in `compiled` each graph that was made, with its worker and seconds.
 
     Raises:
+        UsageError: this machine has fewer GPUs than one of the training's hosts has workers.
         OutOfMemory: a worker's GPU is too small.
         CompilationError: a process failed, or the proof found a graph that had to be compiled.
     """
@@ -132,6 +134,7 @@ def _compiled(graphs: GraphSet, cache: Path, progress: Progress) -> list[dict[st
     at_once = min(len(places), max(2, (os.cpu_count() or 2) // _CPUS_EACH))
     threads = max(1, (os.cpu_count() or 2) // at_once)
     made: list[dict[str, Any]] = []
+    gpus: dict[int, threading.Lock] = {each.number: threading.Lock() for each in places}
     done = 0
 
     def tell(graph: dict[str, Any]) -> None:
@@ -139,9 +142,10 @@ def _compiled(graphs: GraphSet, cache: Path, progress: Progress) -> list[dict[st
             made.append(graph)
             progress.note(f"{graph['worker']}: {graph['name']}, {graph['seconds']:.1f} s, {first_input(graph)}")
 
-    def warm(place: tuple[str, int], processes: _Processes) -> None:
+    def warm(place: Place, processes: _Processes) -> None:
         nonlocal done
-        processes.warm_up(graphs, [place[1]], threads, tell)
+        with gpus[place.number]:  # which has room for one worker: two of several hosts may have its number
+            processes.warm_up(graphs, [place], threads, tell)
         done += 1
         progress.update(done, len(places) + 1)
 
@@ -153,7 +157,8 @@ def _compiled(graphs: GraphSet, cache: Path, progress: Progress) -> list[dict[st
 
 
 def _proof(graphs: GraphSet, cache: Path) -> list[dict[str, Any]]:
-    """The graphs of a fresh process with the whole layout, all of which it found in the cache.
+    """The graphs of a fresh process with the whole layout of a host, and so on for each, all of which were found in the
+    cache.
 
     It compiles in itself, not in processes of its own, so that a kernel that Triton makes again is counted with its
     graph. That a C++ compiler made one shows in the folder alone.
@@ -164,7 +169,7 @@ def _proof(graphs: GraphSet, cache: Path) -> list[dict[str, Any]]:
     """
     before = _kernels(cache)
     with _Processes(cache) as processes:
-        found = processes.warm_up(graphs, graphs.layout(), threads=1)
+        found = [each for layout in graphs.layouts() for each in processes.warm_up(graphs, layout, threads=1)]
     missed = [f"{each['worker']}: {each['name']} for {each['inputs']}" for each in found if each["compiled"]]
     missed += [f"the kernel {name}" for name in sorted(_kernels(cache) - before)]
     if missed:
@@ -193,6 +198,9 @@ def _kernels(cache: Path) -> set[str]:
     return {str(path.relative_to(cache)) for path in cache.rglob("*.so")}
 
 
+_RAISED = {kind.__name__: kind for kind in (OutOfMemory, UsageError)}
+
+
 class _Processes:
     """Warm-up processes in front of one cache; none outlives the block."""
 
@@ -211,14 +219,14 @@ class _Processes:
     def warm_up(
         self,
         graphs: GraphSet,
-        ranks: Sequence[int],
+        places: Sequence[Place],
         threads: int,
         tell: Callable[[dict[str, Any]], None] = lambda graph: None,
     ) -> list[dict[str, Any]]:
-        """Run one, with `threads` compile workers, telling of each graph; its graphs.
+        """Run one of the workers at `places`, with `threads` compile workers, telling of each graph; its graphs.
 
         Raises:
-            OutOfMemory: it ran out of memory, or another did; all are ended then.
+            UsageError, OutOfMemory: it can not run here, or another can not; all are ended then.
             CompilationError: it failed otherwise, or another did.
         """
         environment = self._environment | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
@@ -240,7 +248,8 @@ class _Processes:
         told: list[dict[str, Any]] = []
         with process.stdout, process.stdin:
             with contextlib.suppress(BrokenPipeError):  # it ended already: its status says why
-                process.stdin.write(json.dumps({"set": graphs.to_json(), "ranks": list(ranks)}))
+                workers = [[each.rank, each.number] for each in places]
+                process.stdin.write(json.dumps({"set": graphs.to_json(), "workers": workers}))
                 process.stdin.close()
             for line in process.stdout:
                 told.append(json.loads(line))
@@ -248,9 +257,11 @@ class _Processes:
                     tell(told[-1])
         if process.wait() or not told or "counts" not in told[-1]:
             why = (told and told[-1].get("error")) or f"it ended with status {process.returncode}"
-            if lack := told and told[-1].get("lack"):
-                self._end(OutOfMemory(lack[0], where=lack[1], cure=lack[2]))
-            self._end(CompilationError(f"the warm-up of worker {', '.join(map(str, ranks))} failed: {why}"))
+            if failure := told and told[-1].get("failure"):
+                kind, what, where, cure = failure
+                self._end(_RAISED[kind](what, where=where, cure=cure))
+            ranks = ", ".join(str(each.rank) for each in places)
+            self._end(CompilationError(f"the warm-up of worker {ranks} failed: {why}"))
             assert self._failure is not None
             raise self._failure
         return told[:-1]

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import torch
@@ -47,7 +47,10 @@ class ProcessGroup:
         # Without `device_id`, with which all pairs would share one communicator, and so one queue: features that a
         # drafter is not yet ready for would hold up those for another. NCCL says so, once for each pair.
         dist.init_process_group(backend, timeout=patience)
-        self.ranks: Sequence[int] = (dist.get_rank(),)
+        rank, number, count = dist.get_rank(), int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+        self.ranks: Sequence[int] = (rank,)
+        # A host has ranks that follow one another, whoever starts them.
+        self.numbers: Mapping[int, int] = {rank - number + each: each for each in range(count)}
         self.doing = Doing()
         self._prefetch = config.prefetch
         # By all processes, in one order.
@@ -56,7 +59,7 @@ class ProcessGroup:
         self._targets = {group: dist.new_group(list(group), timeout=patience) for group in spread}
         self._device = config.device
         # Workers of one host look into the same folders. Those of several have to ask, by a way that needs no GPU.
-        several = int(os.environ["WORLD_SIZE"]) > int(os.environ["LOCAL_WORLD_SIZE"])
+        several = int(os.environ["WORLD_SIZE"]) > count
         self._hosts = dist.new_group(backend="gloo", timeout=patience) if several else None
 
     def communicator(self, rank: int) -> Communicator:

@@ -3,12 +3,10 @@ or a process."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -36,26 +34,24 @@ def dtype_of(config: TrainConfig) -> torch.dtype:
     return dtype
 
 
-def device_of(rank: int, config: TrainConfig) -> torch.device:
-    """The device of a worker: one GPU each, or one of as many virtual devices that are all the CPU. A process's GPU is
-    the one of its number on its host, where there are several hosts.
+def device_of(rank: int, config: TrainConfig, numbers: Mapping[int, int]) -> torch.device:
+    """The device of a worker: the GPU of its number on its host (`Group.numbers`), or one of as many virtual devices
+    that are all the CPU.
 
     Raises:
-        UsageError: there are fewer GPUs than workers.
+        UsageError: there are fewer GPUs here than workers.
     """
     if config.device == "cpu":
         return torch.device("cpu")
-    found, wanted = torch.cuda.device_count(), config.topology.size
-    if dist.is_initialized():  # by torchrun's processes
-        rank, wanted = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    found, wanted = torch.cuda.device_count(), max(numbers.values()) + 1
     if found < wanted:
         raise UsageError(
             f"{wanted} workers need {wanted} GPUs, and torch {torch.__version__} sees {found}",
             where="train.topology",
             cure="choose a smaller split with --set train.topology.targets=… and .drafters=…",
         )
-    torch.cuda.set_device(rank)  # of this thread
-    return torch.device("cuda", rank)
+    torch.cuda.set_device(numbers[rank])  # of this thread
+    return torch.device("cuda", numbers[rank])
 
 
 def sample_batch(config: TrainConfig, length: int) -> MicroBatch:
@@ -81,9 +77,9 @@ class TargetWorker:
         target: PreTrainedModel,
         layer_ids: list[int],
         regions: Regions,
+        device: torch.device,
     ) -> None:
-        self._comm, self._config = comm, config
-        self._device = device_of(comm.rank, config)
+        self._comm, self._config, self._device = comm, config, device
         # Torch's collectives are in the layers of a target that is spread over workers: those stay eager.
         layer = regions.target_layer if config.topology.target_gpus == 1 else run_layer
         self._capture = Capture(target, layer_ids, layer, last=config.kl > 0).to(self._device)
@@ -145,12 +141,13 @@ class DrafterWorker:
         ends: Ends,
         draft: DFlashDraftModel,
         regions: Regions,
+        device: torch.device,
         target: TargetWorker | None = None,
     ) -> None:
         """`ends` are the target's, and with `draft` may be anywhere and of any dtype. A colocated drafter has the
         `target` with it, on its own device; any other gets its features from a target worker."""
         self._comm, self._config, self._target = comm, config, target
-        self._device, self._dtype = device_of(comm.rank, config), dtype_of(config)
+        self._device, self._dtype = device, dtype_of(config)
         self.draft = draft.to(self._device, self._dtype)
         ends = ends.to(self._device, self._dtype)
         # Micro-batches of one step add up in float32.

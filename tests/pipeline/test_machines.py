@@ -14,13 +14,14 @@ from dflash.hosts.inventory import Host
 from dflash.pipeline import machines
 from dflash.pipeline.far import planned
 from dflash.pipeline.keys import observe
-from dflash.pipeline.kinds import StepInputs, StepKind
+from dflash.pipeline.kinds import DEFAULT_KINDS, StepInputs, StepKind, load_kinds
 from dflash.pipeline.launchers import config as launchers
 from dflash.pipeline.launchers.config import Slurm, Threads, Torchrun, refuse_threads
 from dflash.pipeline.machines import machines_of
 from dflash.pipeline.plan import make_plan
 from dflash.pipeline.run import execute
 from dflash.pipeline.schema import Pipeline, load_pipeline
+from dflash.pipeline.spec import spec_of
 from dflash.pipeline.store import Store
 from dflash.pipeline.view import Lines
 from dflash.training.config import Topology, TrainConfig
@@ -112,6 +113,54 @@ def test_a_step_is_given_its_launcher_and_the_hosts_here_and_on_another_machine(
         "hosts": machines.to_json(hosts),
     }
     assert planned(request, lab.root, lab.root).hosts == hosts
+
+
+TRAINING = """\
+name: p
+steps:
+  - {name: target, uses: target}
+  - {name: data, uses: data, needs: [target]}
+  - {name: prewarm, uses: prewarm, needs: [target, data], with: {for_step: train}}
+  - name: train
+    uses: train
+    needs: [target, data, prewarm]
+    with: {device: DEVICE, topology: {targets: 5, drafters: 3}, draft: {block: 8}}
+    launcher: LAUNCHER
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "counts"),
+    [
+        ("{kind: torchrun, hosts: [gpu2, gpu1]}", (4, 4)),
+        ("{kind: torchrun, hosts: [gpu1, gpu2]}", None),
+        ("{kind: slurm, nodes: 2}", (4, 4)),
+        ("slurm", None),
+        ("torchrun", None),
+        ("threads", None),
+    ],
+)
+def test_what_prepares_a_training_on_the_gpus_of_several_hosts_knows_how_many_workers_each_has(
+    lab: Lab, launcher: str, counts: tuple[int, ...] | None
+):
+    """And it is in its key, since it decides what is compiled; where all are on one host, the key is what it was."""
+    (lab.root / "hosts.yaml").write_text(INVENTORY)
+    here = Host("local", parse_chain("local"))
+
+    def planned_with(launcher: str, device: str = "cuda") -> tuple[dict, dict]:
+        lab.file.write_text(TRAINING.replace("LAUNCHER", launcher).replace("DEVICE", device))
+        loaded = load_pipeline(lab.file, load_kinds())
+        hosts = machines_of(loaded, here, lab.root / "hosts.yaml")
+        plan = make_plan(loaded, here, observe(loaded), Store(lab.root), hosts)
+        prewarm = next(each for each in plan.steps if each.step.name == "prewarm")
+        spec = spec_of(prewarm.step, plan, DEFAULT_KINDS, Store(lab.root), {}, lab.root, lab.root / "log")
+        return dict(prewarm.fields), spec
+
+    fields, spec = planned_with(launcher)
+    alone, _ = planned_with("threads")
+    assert fields == (alone | {"layout": list(counts)} if counts else alone)
+    assert spec["layout"] == (counts or ())
+    assert "layout" not in planned_with(launcher, device="cpu")[0]
 
 
 @pytest.mark.parametrize("launcher", [None, Threads(), Torchrun(("a", "b"), 3, "10.0.0.1"), Slurm(2, "gpu", ("-A x",))])

@@ -16,14 +16,14 @@ from transformers import Qwen3ForCausalLM
 
 from dflash.compilation.parcels import wanted
 from dflash.compilation.vault import Vault, differing
-from dflash.errors import CompilationError
+from dflash.errors import CompilationError, UsageError
 from dflash.model.bytelevel import byte_tokenizer
 from dflash.model.target import target_config
 from dflash.progress import Silent
 from dflash.training.bytelm import model_config
 from dflash.training.config import TargetConfig, Topology
-from dflash.training.graphset import GraphSet
-from dflash.training.prewarm import CACHE, cache_environment, prewarm, use_cache
+from dflash.training.graphset import GraphSet, Place
+from dflash.training.prewarm import CACHE, _Processes, cache_environment, prewarm, use_cache
 from tests.training.small import CONFIG, Watching, as_json
 
 REPOSITORY = Path(__file__).parents[2]
@@ -141,9 +141,10 @@ def test_what_shapes_a_graph_is_in_the_vaults_key(graphs: GraphSet, change: dict
 
 def test_a_target_that_is_spread_over_gpus_has_no_graphs_and_is_not_made_for_them(graphs: GraphSet):
     spread = replace(COMPILED, topology=Topology(2, 2, target_gpus=2))
-    assert replace(graphs, train=spread).layout() == [4, 5]
-    assert replace(graphs, train=spread).places() == [("drafter", 4)]
-    assert replace(graphs, train=replace(spread, device="cuda")).places() == [("drafter", 4), ("drafter", 5)]
+    both = [("drafter", 4, 4), ("drafter", 5, 5)]
+    assert replace(graphs, train=spread).layouts() == [both]
+    assert replace(graphs, train=spread).places() == both[:1]
+    assert replace(graphs, train=replace(spread, device="cuda")).places() == both
     assert replace(graphs, train=spread).key() != graphs.key()
 
 
@@ -174,11 +175,52 @@ def test_a_set_survives_json(graphs: GraphSet):
 
 
 def test_on_gpus_every_worker_has_graphs_of_its_own_and_on_a_cpu_a_role_shares_them(graphs: GraphSet):
-    assert graphs.places() == [("target", 0), ("drafter", 5)]
+    assert graphs.places() == [("target", 0, 0), ("drafter", 5, 5)]
     on_gpus = replace(graphs, train=replace(COMPILED, device="cuda"))
-    assert on_gpus.places() == [("target", rank) for rank in range(5)] + [("drafter", rank) for rank in (5, 6, 7)]
+    places = [("target", rank, rank) for rank in range(5)] + [("drafter", rank, rank) for rank in (5, 6, 7)]
+    assert on_gpus.places() == places
+    assert on_gpus.layouts() == [places]
     colocated = replace(on_gpus, train=replace(on_gpus.train, topology=Topology(0, 2)))
-    assert colocated.places() == [("drafter", 0), ("drafter", 1)], "whose graphs are their target's, too"
+    assert colocated.places() == [("drafter", 0, 0), ("drafter", 1, 1)], "whose graphs are their target's, too"
+
+
+def test_on_the_gpus_of_several_hosts_it_is_each_role_on_each_number_and_every_host_has_a_layout(graphs: GraphSet):
+    on_gpus = replace(graphs, train=replace(COMPILED, device="cuda"))
+    halves = replace(on_gpus, hosts=(4, 4))
+    targets = [("target", rank, rank) for rank in range(4)]
+    others = [("target", 4, 0), ("drafter", 5, 1), ("drafter", 6, 2), ("drafter", 7, 3)]
+    assert halves.layouts() == [targets, others]
+    assert halves.places() == [*targets, *others[1:]], "a target of the second host has the graphs of one of the first"
+    assert halves.key()["graphs"] != on_gpus.key()["graphs"]
+
+
+def test_hosts_that_are_alike_are_warmed_once(graphs: GraphSet):
+    four = replace(COMPILED, device="cuda", topology=Topology(0, 4))
+    assert replace(graphs, train=four, hosts=(2, 2)).layouts() == [[("drafter", 0, 0), ("drafter", 1, 1)]]
+
+
+def test_hosts_are_nothing_to_a_set_on_cpus(graphs: GraphSet):
+    halves = replace(graphs, hosts=(4, 4))
+    assert (halves.places(), halves.key()) == (graphs.places(), graphs.key())
+
+
+def test_some_of_the_workers_are_warmed_by_their_numbers_on_their_host(graphs: GraphSet, warmed: tuple[Path, dict]):
+    out, _ = warmed
+    with _Processes(out / CACHE) as processes:
+        told = processes.warm_up(graphs, [Place("target", 4, 0), Place("drafter", 6, 1)], threads=1)
+    assert {(each["worker"], each["compiled"]) for each in told} == {("target 4", False), ("drafter 6", False)}
+
+
+def test_a_machine_with_fewer_gpus_than_one_of_the_hosts_has_workers_is_told_before_anything_is_compiled(
+    graphs: GraphSet, tmp_path: Path
+):
+    train = replace(COMPILED, device="cuda", anchors=32, topology=Topology(40, 40))
+    halves = replace(graphs, train=train, buckets=(128,), hosts=(60, 20))
+    with (
+        _Processes(tmp_path) as processes,
+        pytest.raises(UsageError, match=r"60 workers need 60 GPUs, and torch .* sees"),
+    ):
+        processes.warm_up(halves, halves.layouts()[0], threads=1)
 
 
 @pytest.mark.nightly
@@ -199,7 +241,7 @@ def test_a_proof_that_compiles_names_what_was_not_in_the_cache(
     graphs: GraphSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Only the target's graphs are compiled; the proof, a whole layout, must notice."""
-    monkeypatch.setattr(GraphSet, "places", lambda self: [("target", 0)])
+    monkeypatch.setattr(GraphSet, "places", lambda self: [Place("target", 0, 0)])
     with pytest.raises(CompilationError, match=r"compiled again: drafter 5: fuse for .*; drafter 5: draft_layer for"):
         prewarm(graphs, tmp_path, Silent())
 
@@ -240,7 +282,7 @@ def test_a_triton_cache_that_the_user_named_elsewhere_is_not_used(tmp_path: Path
 @pytest.mark.nightly
 def test_a_warm_up_that_fails_says_so_and_leaves_no_process(graphs: GraphSet, tmp_path: Path):
     broken = replace(graphs, train=replace(COMPILED, draft=replace(COMPILED.draft, features=9)))
-    with pytest.raises(CompilationError, match=r"the warm-up of worker [05] failed: train.draft.features: a target"):
+    with pytest.raises(UsageError, match=r"train.draft.features: a target of 6 layers has no 9"):
         prewarm(broken, tmp_path, Silent())
 
 

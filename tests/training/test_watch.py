@@ -123,13 +123,13 @@ def test_a_warm_up_process_that_runs_out_of_memory_is_no_fault_of_its_graphs(
     target_folder: Path, tmp_path: Path, monkeypatch
 ):
     program = tmp_path / "python"
-    last = {"error": "cuda:1: ran out; lower rows", "lack": ["ran out", "cuda:1", "lower rows"]}
+    last = {"error": "cuda:1: ran out; lower rows", "failure": ["OutOfMemory", "ran out", "cuda:1", "lower rows"]}
     program.write_text(f"#!/bin/sh\ncat > /dev/null\necho '{json.dumps(last)}'\nexit 10\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     graphs = GraphSet.of(CONFIG, target_config(), [32])
     with _Processes(tmp_path) as processes, pytest.raises(OutOfMemory, match="cuda:1: ran out; lower rows"):
-        processes.warm_up(graphs, [1], threads=1)
+        processes.warm_up(graphs, graphs.layouts()[0][1:], threads=1)
 
 
 @pytest.mark.parametrize(
