@@ -87,6 +87,6 @@ class Meter:
     def _read(self) -> None:
         assert self._tell is not None
         number, begun, ended, parts = self._steps.popleft()
-        busy, whole = sum(seconds(*part) for part in parts), seconds(begun, ended)
+        busy, whole = sum((seconds(*part) for part in parts), 0.0), seconds(begun, ended)
         row = {"step": number, "role": self._role, "busy_s": round(busy, 6), "step_s": round(whole, 6)}
         self._tell(row | self.memory())

@@ -70,18 +70,21 @@ def by_worker(workers: Sequence[Worker]) -> str:
     """A row for each worker, and what follows from them in a sentence."""
     if not workers:
         return ""
+    on_gpus = any(each.peak_gb is not None for each in workers)
+    names = ["worker", "role", "busy", *["GPU memory, peak"] * on_gpus]
     rows = [
         [
             str(each.rank),
             each.role,
             "" if each.busy is None else f"{each.busy:.0%}",
-            "on the CPU" if each.peak_gb is None else f"{each.peak_gb:.1f} GB",
+            *["" if each.peak_gb is None else f"{each.peak_gb:.1f} GB"] * on_gpus,
         ]
         for each in workers
     ]
-    drawn = table(["worker", "role", "busy", "GPU memory, peak"], rows, numbers=(2, 3))
+    drawn = table(names, rows, numbers=(2, 3))
+    caveat = "" if on_gpus else "On a CPU workers share the processors, and to wait for one counts as busy."
     count = f"{len(rows)} worker{'s' if len(rows) > 1 else ''}"
-    told = "".join(f'<p class="lead">{escape(each)}</p>' for each in (advice(workers), _caveat(workers)) if each)
+    told = "".join(f'<p class="lead">{escape(each)}</p>' for each in (advice(workers), caveat) if each)
     shown = " open" if len(rows) <= _FEW else ""
     return (
         f'<div class="card wide"><details{shown}><summary>By worker <span>{count}</span></summary>{drawn}</details>'
@@ -104,8 +107,3 @@ def advice(workers: Sequence[Worker]) -> str:
         would = "more targets would keep them busy, or fewer of them would do"
         return f"Drafters waited {waited['drafter']:.0%} of the time: {would}; ./inv split measures it."
     return f"Workers waited {fmean(waited.values()):.0%} of the time, for sums over drafters, data or a disk."
-
-
-def _caveat(workers: Sequence[Worker]) -> str:
-    on_cpu = all(each.peak_gb is None for each in workers)
-    return "On a CPU workers share the processors, and to wait for one counts as busy." if on_cpu else ""

@@ -73,8 +73,7 @@ def _roles(training: Training) -> str:
         seconds = [value for name, value in warm.items() if name.split()[0] == role.split()[-1]]
         rows.append(
             [
-                f"{role}s" if len(ranks) > 1 else role,
-                str(len(ranks)),
+                f"{len(ranks)} {role}{'s' if len(ranks) > 1 else ''}",
                 f"{speed / len(ranks):,.0f}" if speed else "",
                 f"{_range(shares, 0)}%" if shares else "",
                 f"{_range(peaks, 1)} GB" if peaks else "on the CPU" if mine else "",
@@ -83,8 +82,8 @@ def _roles(training: Training) -> str:
         )
     if not rows:
         return ""
-    names = ["role", "workers", "tokens/s each", "busy", "GPU memory", "warm-up"]
-    return f'<div class="card wide"><h3>By role</h3>{table(names, rows, numbers=(1, 2, 3, 5))}</div>'
+    names = ["workers", "tokens/s each", "busy", "GPU memory", "warm-up"]
+    return f'<div class="card wide"><h3>By role</h3>{table(names, rows, numbers=(1, 2, 3, 4))}</div>'
 
 
 def _by_position(buckets: Sequence[Bucket], ends: Mapping[str, float]) -> list[Series]:

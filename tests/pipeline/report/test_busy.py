@@ -80,7 +80,7 @@ def test_workers_that_do_both_wait_for_no_other_role():
 def test_of_a_cpu_it_is_said_what_busy_means_there():
     html = by_worker(crew([0.9], [0.9], None))
     assert "On a CPU workers share the processors" in html
-    assert "on the CPU" in html
+    assert "GPU memory" not in html
     assert "On a CPU" not in by_worker(crew([0.9], [0.9]))
     assert charts(crew([0.9], [0.9], None))[1] == ""
 

@@ -77,10 +77,10 @@ def test_charts_tell_what_they_show_to_those_who_hear_the_page():
 
 def test_each_role_has_its_share_of_tokens_of_the_time_and_its_memory():
     html = page(contents())
-    cells = re.findall(r"<tr><td>(targets|drafter)</td>(.*?)</tr>", html)
+    cells = re.findall(r"<tr><td>(2 targets|1 drafter)</td>(.*?)</tr>", html)
     assert [(role, re.findall("<td.*?>(.*?)</td>", more)) for role, more in cells] == [
-        ("targets", ["2", "510", "58 to 66%", "60.5 to 61.0 GB", "4.4 s"]),
-        ("drafter", ["1", "1,020", "98%", "40.2 GB", "1.3 s"]),
+        ("2 targets", ["510", "58 to 66%", "60.5 to 61.0 GB", "4.4 s"]),
+        ("1 drafter", ["1,020", "98%", "40.2 GB", "1.3 s"]),
     ]
 
 
