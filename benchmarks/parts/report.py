@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dflash.training.metriclog import MetricLog
+from dflash.training.sampling import samples_beside
+from dflash.training.usage import USAGE, log_of
 
 _HOME = Path(__file__).parents[2]
 _RUN = "20261130T000000-long"
@@ -22,9 +24,9 @@ _RECORD |= {"wall_s": 36_000.0, "peak_rss_mb": 0.0, "acceptance_length": None, "
 
 
 def report(rows: int = 10_000_000) -> dict[str, float]:
-    """`seconds`: `./inv report`, as a process of its own, of a run whose training of eight workers logged `rows` rows;
-    `peak_mb`, the memory that took; `page_mb` and `log_gb`, the sizes; `write_us`, what it cost to make and write a
-    row."""
+    """`seconds`: `./inv report`, as a process of its own, of a run whose training of eight workers logged `rows` rows,
+    and each worker as many; `peak_mb`, the memory that took; `page_mb` and `log_gb`, the sizes; `write_us`, what it
+    cost to make and write a row."""
     with tempfile.TemporaryDirectory(prefix="dflash-bench-", dir=Path.home()) as name:
         root = Path(name)
         for folder in (root / "runs" / _RUN, root / str(_STEP["folder"])):
@@ -34,6 +36,7 @@ def report(rows: int = 10_000_000) -> dict[str, float]:
         begun = time.monotonic()
         _write(log, rows)
         written = time.monotonic() - begun
+        _note(log.with_name(USAGE), rows)
         begun = time.monotonic()
         peak_mb = _open(root)
         seconds = time.monotonic() - begun
@@ -54,9 +57,22 @@ def _write(path: Path, rows: int) -> None:
         accuracy = [round((0.9 - 0.05 * place) * (1 - noise / 4), 4) for place in range(7)]
         row: dict[str, Any] = {"step": step, "loss": 1 + 5 / step**0.3 + noise, "accuracy": accuracy}
         row |= {"accept_len": 6 - 4 / step**0.2 + noise, "grad_norm": 0.3 + noise, "lr": 6e-4 * (1 - step / rows)}
-        row |= {"tokens_per_s": 250_000.0, "gpu_gb": [61.5] * 5 + [84.25] * 3}
+        row |= {"tokens_per_s": 250_000.0}
         log.write(row)
     log.close()
+
+
+def _note(folder: Path, rows: int) -> None:
+    """What each worker noted of itself: the same of all, as links, since only the reading counts."""
+    first, *others = (log_of(folder, rank) for rank in range(8))
+    log = MetricLog(first, 0)
+    for step in range(1, rows + 1):
+        noise = (step * 2_654_435_761 % 2**32) / 2**32
+        log.write({"step": step, "role": "target", "busy_s": 0.2 + noise / 50, "step_s": 0.25, "gpu_gb": 61.5})
+    log.close()
+    for other in others:
+        os.link(first, other)
+        os.link(samples_beside(first), samples_beside(other))
 
 
 def _open(root: Path) -> float:

@@ -74,6 +74,9 @@ _OF_STEP = {
         ("accept_len", "acceptance length, simulated", ""),
         ("heldout.accept_len", "acceptance length, simulated, held out", ""),
         ("tokens_per_s", "tokens a second, training", "tokens/s"),
+        ("busy.target", "targets busy", "%"),
+        ("busy.drafter", "drafters busy", "%"),
+        ("busy.target and drafter", "workers busy", "%"),
     ),
     "prewarm": (
         ("graphs", "graphs", ""),

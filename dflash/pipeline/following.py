@@ -22,6 +22,7 @@ from dflash.pipeline.errand import Errand
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.process import GRACE_S
 from dflash.pipeline.view import View
+from dflash.training.usage import USAGE
 
 _MARGIN_S = 10.0
 """What a runner needs beyond the time that it gives to its step, when it is told to end."""
@@ -135,9 +136,10 @@ def _began(errand: Errand) -> bool:
 @_persistent
 def fetch(errand: Errand, job: Job, folder: Path, failure: DFlashError | None = None) -> Errand:
     """Bring a run that has ended into its folder here, and note its end: record, events, report and logs, the rows of
-    metrics.jsonl with their samples, and the drafter in `export/`; of several trainings or exports each with its step's
-    name, in metrics-NAME.jsonl and `export-NAME/`. A run that failed before it began has no folder there: its record
-    here then says `failure`. A generation that was pinned for a run that is finished, or never began, is let go.
+    metrics.jsonl with their samples, what the workers noted in `usage/`, and the drafter in `export/`; of several
+    trainings or exports each with its step's name, in metrics-NAME.jsonl, `usage-NAME/` and `export-NAME/`. A run that
+    failed before it began has no folder there: its record here then says `failure`. A generation that was pinned for a
+    run that is finished, or never began, is let go.
 
     Raises:
         HostError: the host. StorageError: a file can not be written here.
@@ -206,5 +208,6 @@ def _made(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if step["kind"] == "train" and step["status"] not in ("pending", "blocked", LEFT_OUT):
             for ending in (".jsonl", ".sampled.jsonl"):
                 yield f"{step['folder']}/metrics{ending}", f"metrics{mark}{ending}"
+            yield f"{step['folder']}/{USAGE}", f"{USAGE}{mark}"
         if step["kind"] == "export" and step["status"] in ("ok", "skipped"):
             yield step["folder"], f"export{mark}"

@@ -15,6 +15,7 @@ from dflash.pipeline.plan import Plan
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.report.timeline import status_of
 from dflash.pipeline.view import clock, short_why
+from dflash.training.usage import in_words
 
 if TYPE_CHECKING:
     from dflash.pipeline.removing import Removal
@@ -71,6 +72,7 @@ def show_record(record: Mapping[str, Any], folder: str, stream: TextIO | None = 
     if record.get("greedy_total") is not None:
         same = f"{record.get('greedy_identical')} of {record['greedy_total']}"
         figures.append(f"{same} outputs equal to the target's own")
+    figures += _busy(record)
     if again := record.get("replay"):
         figures.append(f"replay of {again['of']}: {again['said']}")
     for figure in figures:
@@ -91,6 +93,13 @@ def show_record(record: Mapping[str, Any], folder: str, stream: TextIO | None = 
     if made_from := _made_from(record):
         console.print(Text(made_from))
     console.print(Text(f"everything about it: {folder}"))
+
+
+def _busy(record: Mapping[str, Any]) -> list[str]:
+    """How busy the workers of each training were, a line each."""
+    trainings = [step for step in record["steps"] if step["kind"] == "train"]
+    found = [(step["name"], (step["result"] or {}).get("busy")) for step in trainings]
+    return [(f"{name}: " if len(found) > 1 else "") + f"busy: {in_words(busy)}" for name, busy in found if busy]
 
 
 def _made_from(record: Mapping[str, Any]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -28,6 +27,7 @@ from dflash.training.crew import Worker, refuse_long_rows, refuse_odd_lengths
 from dflash.training.drafts import draft_config
 from dflash.training.fitting import drafter_cost
 from dflash.training.heldout import HeldOut
+from dflash.training.moments import Moment, now, seconds
 from dflash.training.packing import Rows
 from dflash.training.regions import Regions
 from dflash.training.sources import Random
@@ -35,9 +35,6 @@ from dflash.training.workers import DrafterWorker, TargetWorker, device_of, dtyp
 
 WARM, STEPS = 3, 12
 """Steps before the clock runs, and while it does."""
-
-Moment = float | torch.cuda.Event
-"""A point in the work of a device."""
 
 
 def measure(
@@ -205,25 +202,6 @@ class Alone:
             elif (one, other) == ("receive", "sum"):
                 ended.append(after)
         return list(zip(begun, ended, begun[1:], strict=False))
-
-
-def now(device: torch.device) -> Moment:
-    """This moment; on a GPU, when it has done what it was told so far."""
-    if device.type != "cuda":
-        return time.monotonic()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def seconds(begun: Moment, ended: Moment) -> float:
-    """From one moment to another."""
-    if isinstance(begun, float) or isinstance(ended, float):
-        assert isinstance(begun, float)
-        assert isinstance(ended, float)
-        return ended - begun
-    ended.synchronize()
-    return float(begun.elapsed_time(ended)) / 1e3
 
 
 def total_memory(device: torch.device) -> int:

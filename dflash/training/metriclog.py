@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,19 @@ class MetricLog:
         """Rows of steps after `first_step` are dropped, and so is a torn last line. Raises OSError, StorageError."""
         self._beside = samples_beside(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        self._sampler = Sampler(each for each in kept_buckets(path) if each.last <= first_step)
-        self._end = self._sampler.end
-        for row, end in rows_from(path, self._end):
-            if row["step"] > first_step:
-                break
-            self._sampler.take(row, end)
-            self._end = end
-        self._buckets = self._written_anew()  # before the rows are dropped that they must not stand for
-        os.truncate(path, self._end)
-        self._file = path.open("ab")
+        with ExitStack() as opened:
+            self._file = opened.enter_context(path.open("ab"))
+            self._sampler = Sampler(each for each in kept_buckets(path) if each.last <= first_step)
+            self._end = self._sampler.end
+            for row, end in rows_from(path, self._end):
+                if row["step"] > first_step:
+                    break
+                self._sampler.take(row, end)
+                self._end = end
+            # Before the rows are dropped that they must not stand for.
+            self._buckets = opened.enter_context(self._written_anew())
+            os.truncate(path, self._end)
+            opened.pop_all()
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row, which has a `step`. Raises OSError."""
@@ -58,9 +61,9 @@ class MetricLog:
         return self._beside.open("a", encoding="utf-8")
 
     def close(self) -> None:
-        """Close the files."""
-        self._file.close()
-        self._buckets.close()
+        """Close the files, both of them also on a full disk. Raises OSError."""
+        with self._buckets:
+            self._file.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

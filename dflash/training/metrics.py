@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -71,10 +70,15 @@ class Reading:
         return self._host
 
 
-def gpu_memory(ranks: Sequence[int], device: str) -> dict[str, list[float]]:
-    """`gpu_gb`: the most that each of this process's workers has had of its GPU so far, in GB of 10^9 bytes; nothing on
-    a CPU. Called by one of them, whose GPU is the current one where it is a process alone."""
-    if device != "cuda":
-        return {}
-    peaks = [torch.cuda.max_memory_allocated(rank if len(ranks) > 1 else None) for rank in ranks]
-    return {"gpu_gb": [round(peak / 1e9, 2) for peak in peaks]}
+class Step:
+    """A finished step whose figures may still be on their way."""
+
+    def __init__(self, number: int, figures: Tensor, norm: Tensor, lr: float) -> None:
+        """`number` counts from 1; `figures` are summed over ranks, `norm` is the gradient's."""
+        self.number, self._lr = number, lr
+        self._reading = Reading(torch.cat((figures, norm.double()[None])))
+
+    def read(self, sums: Sums) -> dict[str, Any]:
+        """Its figures, once they are there."""
+        read = self._reading.wait()
+        return {**sums.read(read[:-1]), "grad_norm": float(read[-1]), "lr": self._lr}

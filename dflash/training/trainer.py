@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,10 @@ from dflash.training.config import TrainConfig
 from dflash.training.crew import Crew, Worker
 from dflash.training.heldout import HeldOut
 from dflash.training.metriclog import MetricLog
-from dflash.training.metrics import gpu_memory
 from dflash.training.packing import Rows
 from dflash.training.saving import Saving
 from dflash.training.sources import Real
+from dflash.training.usage import USAGE, drop_after, log_of
 from dflash.training.workers import NotFinite, TargetWorker, dtype_of
 
 
@@ -104,16 +105,17 @@ class Trainer:
         a_step = self.config.topology.drafters * self.config.accumulate
         shift = saved.state["micro_batches"] - first * a_step if saved else 0
         log = MetricLog(out / "metrics.jsonl", first) if leads else None
+        if leads:
+            drop_after(out / USAGE, first, self.config.topology.size)
         last: dict[str, Any] = {"step": first}
         begun = time.monotonic()
 
         def report(step: int, figures: dict[str, Any]) -> None:
             seconds = time.monotonic() - begun
             figures["tokens_per_s"] = round(figures.pop("tokens") * (step - first) / seconds, 1)
-            figures |= gpu_memory(crew.group.ranks, self.config.device)
             last.update(figures, step=step)
             assert log is not None
-            log.write({"step": step, **{k: v for k, v in figures.items() if k not in ("stop", "skipped")}})
+            log.write({"step": step, **{k: v for k, v in figures.items() if k not in _NOT_LOGGED}})
             if figures["skipped"]:
                 self.progress.note(f"train: step {step} was passed over: its loss or gradient was not finite")
             self.progress.update(step, self.config.steps, {k: figures[k] for k in SHOWN if k in figures})
@@ -129,7 +131,8 @@ class Trainer:
             batches = Batches(self._packed, rows=config.rows, anchors=config.anchors, seed=config.seed, shift=shift)
             heldout = HeldOut(self._heldout, config)
             if isinstance(worker, TargetWorker):
-                worker.run(batches, heldout, first)
+                with self._metered(worker, out, rank, first):
+                    worker.run(batches, heldout, first)
                 return
 
             def save(step: int) -> None:
@@ -138,15 +141,16 @@ class Trainer:
 
             def sound(step: int, figures: dict[str, Any]) -> None:
                 saving.check()
-                report(step, figures)
+                report(step, figures | worker.meter.memory())
 
             try:
-                if rank == lead:
-                    with Saving(checkpoints, worker.state, self.progress) as saving:
-                        begun = time.monotonic()
-                        worker.run(batches, heldout, first, sound, save, stopping)
-                else:
-                    worker.run(batches, heldout, first, _nothing, _nothing, stopping)
+                with self._metered(worker, out, rank, first):
+                    if rank == lead:
+                        with Saving(checkpoints, worker.state, self.progress) as saving:
+                            begun = time.monotonic()
+                            worker.run(batches, heldout, first, sound, save, stopping)
+                    else:
+                        worker.run(batches, heldout, first, _nothing, _nothing, stopping)
             except NotFinite:
                 worker.meet()
                 raise
@@ -174,6 +178,15 @@ class Trainer:
             **{k: last[k] for k in ("step", *SHOWN, "heldout") if k in last},
             "cache": cache_counts().to_json(),
         }
+
+    @contextmanager
+    def _metered(self, worker: Worker, out: Path, rank: int, first: int) -> Iterator[None]:
+        """Have a worker note how busy it is, a row a step, in a file of its own: nothing crosses ranks."""
+        topology = self.config.topology
+        role = "target" if rank in topology.target_ranks else "drafter"
+        role = "target and drafter" if topology.colocated else role
+        with closing(MetricLog(log_of(out / USAGE, rank), first)) as log, worker.meter.telling(role, log.write):
+            yield
 
     def _refuse_other_configuration(self, saved: Checkpoint) -> None:
         if saved.state.get("target", self._target) != self._target:
@@ -235,4 +248,7 @@ _AT_ONCE = 4096
 """Rows that are looked at together: a set may be larger than memory."""
 
 SHOWN = ("loss", "accuracy", "accept_len", "tokens_per_s", "lr", "gpu_gb")
-"""The figures a person watches; the last is of GPUs alone."""
+"""The figures a person watches; the last is of the first drafter's GPU, where it has one."""
+
+_NOT_LOGGED = {"stop", "skipped", "gpu_gb"}
+"""What is no figure of the training; each worker's GPU is in a log of its own."""

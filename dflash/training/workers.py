@@ -21,10 +21,11 @@ from dflash.training.communicator import Communicator
 from dflash.training.config import TrainConfig
 from dflash.training.drafts import handed_over
 from dflash.training.heldout import HeldOut
-from dflash.training.metrics import Reading, Sums
+from dflash.training.meter import Meter
+from dflash.training.metrics import Step, Sums
 from dflash.training.muon import Muon
 from dflash.training.optimizer import AdamW
-from dflash.training.regions import Drafting, Labels, Regions, labels
+from dflash.training.regions import Drafting, Labels, Outcome, Regions, labels
 from dflash.training.schedule import Assignment, work_of
 
 
@@ -48,7 +49,7 @@ def device_of(rank: int, config: TrainConfig, numbers: Mapping[int, int]) -> tor
         raise UsageError(
             f"{wanted} workers need {wanted} GPUs, and torch {torch.__version__} sees {found}",
             where="train.topology",
-            cure="run it where there are as many, or choose a smaller split with --set train.topology.targets=… and .drafters=…",
+            cure="run it where they are, or choose a smaller split with --set train.topology.targets=… and .drafters=…",
         )
     torch.cuda.set_device(numbers[rank])  # of this thread
     return torch.device("cuda", numbers[rank])
@@ -83,6 +84,7 @@ class TargetWorker:
         # Torch's collectives are in the layers of a target that is spread over workers: those stay eager.
         layer = regions.target_layer if config.topology.target_gpus == 1 else run_layer
         self._capture = Capture(target, layer_ids, layer, last=config.kl > 0).to(self._device)
+        self.meter = Meter(self._device)
 
     def warm(self, buckets: Iterable[int]) -> None:
         """Run every graph of this role once, on every bucket."""
@@ -98,6 +100,7 @@ class TargetWorker:
             if heldout.due(step + 1):
                 for work, batch in heldout.work_of(self._comm.rank):
                     self._hand_on(batch, work)
+            self.meter.step(step + 1)
         self._comm.finish()
 
     def _hand_on(self, batch: MicroBatch, work: Assignment) -> None:
@@ -110,25 +113,12 @@ class TargetWorker:
     def features(self, batch: MicroBatch) -> Tensor:
         """What the target has captured of `batch` (R, S, K * H), on this worker's device."""
         here = batch.to(self._device)
-        return self._capture.features(here.tokens, here.positions, here.documents)
+        with self.meter.computing():
+            return self._capture.features(here.tokens, here.positions, here.documents)
 
 
 class NotFinite(DFlashError):
     """A loss or gradient is not a number; raised by all drafters at the same step."""
-
-
-class Step:
-    """A finished step whose figures may still be on their way."""
-
-    def __init__(self, number: int, figures: Tensor, norm: Tensor, lr: float) -> None:
-        """`number` counts from 1; `figures` are summed over ranks, `norm` is the gradient's."""
-        self.number, self._lr = number, lr
-        self._reading = Reading(torch.cat((figures, norm.double()[None])))
-
-    def read(self, sums: Sums) -> dict[str, Any]:
-        """Its figures, once they are there."""
-        read = self._reading.wait()
-        return {**sums.read(read[:-1]), "grad_norm": float(read[-1]), "lr": self._lr}
 
 
 class DrafterWorker:
@@ -148,6 +138,7 @@ class DrafterWorker:
         `target` with it, on its own device; any other gets its features from a target worker."""
         self._comm, self._config, self._target = comm, config, target
         self._device, self._dtype = device, dtype_of(config)
+        self.meter = target.meter if target else Meter(self._device)
         self.draft = draft.to(self._device, self._dtype)
         ends = ends.to(self._device, self._dtype)
         # Micro-batches of one step add up in float32.
@@ -208,6 +199,7 @@ class DrafterWorker:
             end = before is not None and self._report(before, batches, report)
             before = now
             measured = self._evaluate(heldout) if heldout.due(now.number) else {}
+            self.meter.step(now.number)
             due = end or now.number % config.checkpoint_every == 0 or now.number == config.steps
             if due or measured:
                 end = self._report(now, batches, report, measured) or end
@@ -237,13 +229,21 @@ class DrafterWorker:
         figures = torch.zeros(self._sums.size, dtype=torch.double, device=self._device)
         for (assignment, batch), wanted in zip(work, asked, strict=True):
             here, wanted = batch.to(self._device), wanted.to(self._device).scaled(scale)
-            outcome = self._drafting(here, self._features(assignment, here), wanted)
-            outcome.loss.backward()
-            figures += self._sums.of(outcome, wanted, batch.tokens.numel(), drafter=self._place, stop=stop)
+            outcome = self._drafted(assignment, here, wanted)
+            with self.meter.computing():
+                outcome.loss.backward()
+                figures += self._sums.of(outcome, wanted, batch.tokens.numel(), drafter=self._place, stop=stop)
         self._comm.all_reduce(figures, self._group)
         self._comm.all_reduce(self._flat.gradients, self._group)
-        norm = torch.linalg.vector_norm(self._flat.gradients, dtype=torch.float32)
-        return Step(step + 1, figures, norm, self._optimizer.step(step, norm))
+        with self.meter.computing():
+            norm = torch.linalg.vector_norm(self._flat.gradients, dtype=torch.float32)
+            lr = self._optimizer.step(step, norm)
+        return Step(step + 1, figures, norm, lr)
+
+    def _drafted(self, assignment: Assignment, batch: MicroBatch, wanted: Labels) -> Outcome:
+        features = self._features(assignment, batch)
+        with self.meter.computing():
+            return self._drafting(batch, features, wanted)
 
     def _features(self, assignment: Assignment, batch: MicroBatch) -> Tensor:
         if self._target:
@@ -257,7 +257,7 @@ class DrafterWorker:
         total = torch.zeros(self._sums.size + 1, dtype=torch.double, device=self._device)
         for assignment, batch in heldout.work_of(self._comm.rank):
             here, wanted = batch.to(self._device), self._labels(batch).to(self._device)
-            outcome = self._drafting(here, self._features(assignment, here), wanted)
+            outcome = self._drafted(assignment, here, wanted)
             total[:-1] += self._sums.of(outcome, wanted, batch.tokens.numel(), drafter=self._place, stop=False)
             total[-1] += sent(wanted.share, self._device)
             del outcome  # and what a backward pass would need, before the next is made

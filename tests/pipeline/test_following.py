@@ -148,12 +148,14 @@ def test_a_run_that_ended_with_0_went_well_whatever_its_log_says(away: Errand):
 @pytest.mark.parametrize(
     ("names", "home"),
     [
-        (["one"], {"metrics.jsonl": "one", "export/model": "one"}),
+        (["one"], {"metrics.jsonl": "one", "usage/0.jsonl": "one", "export/model": "one"}),
         (
             ["one", "two"],
             {
                 "metrics-one.jsonl": "one",
                 "metrics-two.jsonl": "two",
+                "usage-one/0.jsonl": "one",
+                "usage-two/0.jsonl": "two",
                 "export-one-out/model": "one",
                 "export-two-out/model": "two",
             },
@@ -168,15 +170,15 @@ def test_what_several_steps_of_a_kind_made_comes_home_by_their_names(
         train, export = f"work/train/{name}", f"work/export/{name}"
         steps.append({"name": name, "kind": "train", "status": "ok", "folder": train})
         steps.append({"name": f"{name}-out", "kind": "export", "status": "ok", "folder": export})
-        for path in (f"{train}/metrics.jsonl", f"{export}/model"):
-            (Path(away.root) / path).parent.mkdir(parents=True)
+        for path in (f"{train}/metrics.jsonl", f"{train}/usage/0.jsonl", f"{export}/model"):
+            (Path(away.root) / path).parent.mkdir(parents=True, exist_ok=True)
             (Path(away.root) / path).write_text(name)
     Path(away.folder).mkdir(parents=True)
     (Path(away.folder) / "record.json").write_text(json.dumps({"steps": steps}))
     here = tmp_path / "runs" / "r"
     fetch(away, Job(away.job, "ended", status=0), here)
     found = {path.relative_to(here).as_posix(): path.read_text() for path in here.rglob("*") if path.is_file()}
-    assert {name: text for name, text in found.items() if name.startswith(("metrics", "export"))} == home
+    assert {name: text for name, text in found.items() if name.startswith(("metrics", "usage", "export"))} == home
 
 
 def test_what_a_run_on_another_machine_runs_in_is_not_said_before_it_is_known(lab: Lab):

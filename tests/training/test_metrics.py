@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dflash.model.loss import accepted
-from dflash.training.metrics import Sums, gpu_memory
+from dflash.training.metrics import Sums
 from dflash.training.regions import Labels, Outcome
 
 CORRECT = torch.tensor([[1, 1, 0], [1, 0, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]]).bool()
@@ -63,11 +63,3 @@ def test_a_loss_that_is_not_finite_is_told_of_its_drafter_and_spoils_no_other_fi
     assert read["not_finite"] == [2]
     assert math.isnan(read["loss"])
     assert read["accept_len"] == 9 / 4
-
-
-def test_the_gpu_memory_of_each_worker_of_a_process_is_told_and_on_a_cpu_none(monkeypatch: pytest.MonkeyPatch):
-    peaks = {0: 1_500_000_000, 1: 20_000_000, None: 7_000_000_000}
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", peaks.__getitem__)
-    assert gpu_memory(range(2), "cuda") == {"gpu_gb": [1.5, 0.02]}
-    assert gpu_memory((5,), "cuda") == {"gpu_gb": [7.0]}
-    assert gpu_memory(range(2), "cpu") == {}

@@ -27,8 +27,10 @@ from dflash.training.config import Topology, TrainConfig, train_config
 from dflash.training.launching import train_in_processes
 from dflash.training.metriclog import read_metrics
 from dflash.training.packing import save_rows
+from dflash.training.usage import USAGE, workers_in
 from tests.training.small import CONFIG, Watching, held_out, rows, train
 from tests.training.test_trainer import figures, same_bits
+from tests.training.test_usage import all_of, steps_of
 
 __all__ = ["train_config"]  # for the program that is killed
 PAIR = replace(CONFIG, topology=Topology(1, 1), steps=6, checkpoint_every=3)
@@ -58,6 +60,8 @@ def test_a_target_and_a_drafter_as_processes_train_to_the_bits_of_threads(
     assert result["heldout"] == read_metrics(tmp_path / "threads" / "metrics.jsonl")[-1]["heldout"]
     assert result["step"] == 6
     assert [done for done, _ in watching.steps] == [1, 2, 3, 4, 5, 6]
+    assert steps_of(tmp_path / "processes") == all_of(2, 6)
+    assert [each.role for each in workers_in(tmp_path / "processes" / USAGE)] == ["target", "drafter"]
 
 
 @pytest.mark.nightly
@@ -252,6 +256,7 @@ def test_an_interrupt_saves_the_step_and_the_next_start_goes_on_from_there(targe
         launch(target_folder, tmp_path / "out", config, Disturbing(10, interrupt))
     assert in_threads(target_folder, tmp_path / "out", config)["resumed_at"] >= 10
     assert [row["step"] for row in read_metrics(tmp_path / "out" / "metrics.jsonl")] == list(range(1, 61))
+    assert steps_of(tmp_path / "out") == all_of(2, 60)
 
 
 @pytest.mark.nightly

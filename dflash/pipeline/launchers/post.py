@@ -21,6 +21,7 @@ from dflash.pipeline.belongings import Belonging, Parcel, look, place_of, send
 from dflash.pipeline.keys import stamped_lock
 from dflash.pipeline.machines import is_here
 from dflash.progress import Progress
+from dflash.training.usage import USAGE
 
 
 @dataclass(frozen=True)
@@ -160,3 +161,10 @@ def fetch(connection: Connection, post: Post, names: Sequence[str], out: Path) -
     for name in names:
         if there[f"{post.out}/{name}"]:
             files.get(connection, f"{post.out}/{name}", out / name)
+
+
+def take_usage(connection: Connection, post: Post, out: Path) -> None:
+    """Bring what a post's workers noted of themselves to the step's folder `out`, and leave nothing of it there: it
+    would be taken for the newest once they have worked elsewhere. Raises as `fetch`."""
+    fetch(connection, post, [USAGE], out)
+    connection.run(["rm", "-rf", f"{post.out}/{USAGE}"])

@@ -24,7 +24,7 @@ from dflash.pipeline.launchers import held
 from dflash.pipeline.launchers.config import Torchrun
 from dflash.pipeline.launchers.launcher import TrainingJob
 from dflash.pipeline.launchers.meeting import meeting
-from dflash.pipeline.launchers.post import Post, checkpoints_at, fetch, fetch_checkpoint, post_of, whose
+from dflash.pipeline.launchers.post import Post, checkpoints_at, fetch, fetch_checkpoint, post_of, take_usage, whose
 from dflash.pipeline.launchers.sharing import are_together, room_of, shares
 from dflash.pipeline.launchers.supplies import Opened, share_checkpoint, supply
 from dflash.pipeline.launchers.watching import Member, Watch
@@ -45,7 +45,8 @@ class SeveralHosts:
 
     def train(self, job: TrainingJob, progress: Progress) -> dict[str, Any]:
         """As `Launcher.train`. The training is gone on with from the newest whole checkpoint on any of the hosts, and
-        what the writing host has made comes home into `job.out`, also after a stop, or when a worker died.
+        what the writing host has made comes home into `job.out`, also after a stop, or when a worker died; and so does
+        what all workers noted of themselves.
 
         Raises:
             UsageError: the workers do not fit the hosts, one is named twice, or the port is taken.
@@ -90,10 +91,15 @@ class SeveralHosts:
             watch.end()  # an interrupt may come before it looks on
             with contextlib.suppress(DFlashError):  # what is not home yet is fetched when it is gone on with
                 _bring_home(lead, job.out, [], progress)
+            for member in members:
+                if member.lost is None:  # what is at a host that is gone comes home when it is back
+                    with contextlib.suppress(DFlashError):
+                        _bring_usage(member.post, job.out)
             raise
         _bring_home(lead, job.out, ["draft"], progress)
         for member in members:
             with contextlib.suppress(HostError):
+                _bring_usage(member.post, job.out)
                 _clear(member.post)
         return result
 
@@ -149,6 +155,14 @@ def _bring_home(lead: Post, out: Path, names: Sequence[str], progress: Progress)
             fetch_checkpoint(connection, lead, newest, out)
         fetch(connection, lead, names, out)
     Checkpoints(out / "scratch" / "checkpoints").prune(progress)
+
+
+@held.persistent
+def _bring_usage(post: Post, out: Path) -> None:
+    """Have what the workers of a post noted of themselves in the step's folder."""
+    if not post.is_here:
+        with reach(post.host.chain) as connection:
+            take_usage(connection, post, out)
 
 
 def _clear(post: Post) -> None:

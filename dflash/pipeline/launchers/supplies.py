@@ -16,9 +16,10 @@ from dflash.hosts.connection import Connection
 from dflash.pipeline.belongings import Belonging, parcel
 from dflash.pipeline.files import canonical, digest
 from dflash.pipeline.launchers.launcher import TrainingJob
-from dflash.pipeline.launchers.post import Post, bring, checkpoints_at, fetch_checkpoint
+from dflash.pipeline.launchers.post import Post, bring, checkpoints_at, fetch_checkpoint, take_usage
 from dflash.progress import Progress
 from dflash.training.checkpoints import read
+from dflash.training.usage import USAGE, drop_after, files_of
 
 Opened = tuple[Connection, Post]
 
@@ -71,21 +72,28 @@ def linked(source: Path, names: Iterable[str], folder: Path) -> Iterator[Path]:
 
 
 def share_checkpoint(opened: Sequence[Opened], out: Path, lead: Post, progress: Progress) -> None:
-    """Have the newest checkpoint that is whole, wherever it is, in the step's folder `out` and at every post; and the
-    figures up to it at `lead`, which writes on.
+    """Have the newest checkpoint that is whole, wherever it is, in the step's folder `out` and at every post; and what
+    was logged up to it where it is written on: the figures at `lead`, what a worker noted of itself at its own post.
 
     Raises:
         HostError: a host. StorageError: it can not be written here.
     """
     name = _newest(opened, out, progress)
+    elsewhere = [each for each in opened if not each[1].is_here]
+    for connection, post in elsewhere:
+        take_usage(connection, post, out)
     if name is None:
         return
-    for connection, post in opened:
-        if not post.is_here:
-            place = f"scratch/checkpoints/{name}"
-            files.put(connection, out / place, f"{post.out}/{place}")
-            if post is lead and (out / "metrics.jsonl").exists():
-                files.put(connection, out / "metrics.jsonl", f"{post.out}/metrics.jsonl")
+    workers = max(post.ranks.stop for _, post in opened)
+    drop_after(out / USAGE, int(name.removeprefix("step-")), workers)
+    for connection, post in elsewhere:
+        place = f"scratch/checkpoints/{name}"
+        files.put(connection, out / place, f"{post.out}/{place}")
+        if post is lead and (out / "metrics.jsonl").exists():
+            files.put(connection, out / "metrics.jsonl", f"{post.out}/metrics.jsonl")
+        if noted := files_of(out / USAGE, post.ranks):
+            with linked(out / USAGE, noted, out / "scratch" / USAGE) as folder:
+                files.put(connection, folder, f"{post.out}/{USAGE}")
 
 
 def _newest(opened: Sequence[Opened], out: Path, progress: Progress) -> str | None:

@@ -48,14 +48,18 @@ class Series:
         return self.points[-1].mean if self.end is None else self.end
 
 
-def chart(title: str, series: Sequence[Series], level: tuple[str, float] | None = None) -> str:
+def chart(
+    title: str, series: Sequence[Series], level: tuple[str, float] | None = None, reach: Sequence[float] = ()
+) -> str:
     """Lines over steps, each in a band from its least to its greatest values, with its last value in the legend.
-    `level` is a name and a value to be drawn as a dashed line. Nothing without points."""
+    `level` is a name and a value to be drawn as a dashed line; the scale has all values of `reach`, whatever the lines
+    are. Nothing without points."""
     series = [replace(each, points=thinned(each.points)) for each in series if each.points]
     if not series:
         return ""
     every = [point for each in series for point in each.points]
-    values = [value for point in every for value in (point.least, point.most)] + ([level[1]] if level else [])
+    values = [*reach, *(value for point in every for value in (point.least, point.most))]
+    values += [level[1]] if level else []
     rows = ticks(min(values), max(values), 4)
     low, high = min(rows[0], *values), max(rows[-1], *values)
     left, right = min(point.first for point in every), max(point.last for point in every)

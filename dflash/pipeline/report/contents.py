@@ -15,17 +15,19 @@ from dflash.pipeline.comparing import Difference, compare
 from dflash.pipeline.record import load_record, runs
 from dflash.pipeline.report.timeline import Span, spans_of
 from dflash.training.sampling import Samples, last_with, load_samples
+from dflash.training.usage import USAGE, Worker, workers_in
 
 
 @dataclass(frozen=True)
 class Training:
-    """A training step: its record, what it logged, the workers of each role, by number, and the last row that was
-    measured on held-out rows."""
+    """A training step: its record, what it logged, the workers of each role, by number, the last row that was measured
+    on held-out rows, and what each worker noted of itself."""
 
     step: Mapping[str, Any]
     samples: Samples
     roles: Mapping[str, Sequence[int]] = field(default_factory=dict)
     measured: Mapping[str, Any] = field(default_factory=dict)
+    workers: Sequence[Worker] = ()
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,13 @@ def gather(root: Path, record: Mapping[str, Any]) -> Contents:
     spans = {step["name"]: spans_of(step, began.get(step["name"]), until) for step in steps}
     topologies = _topologies(folder / "plan.json")
     trainings = [
-        Training(step, samples, _roles(topologies.get(step["name"], {})), last_with("heldout", log, samples.buckets))
+        Training(
+            step,
+            samples,
+            _roles(topologies.get(step["name"], {})),
+            last_with("heldout", log, samples.buckets),
+            workers_in(usage_of(root, record, step)),
+        )
         for step in steps
         if step["kind"] == "train" and (samples := load_samples(log := metrics_of(root, record, step)))
     ]
@@ -59,10 +67,19 @@ def gather(root: Path, record: Mapping[str, Any]) -> Contents:
 
 def metrics_of(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Path:
     """Where the log of a training lies: in its step's folder, or where it was fetched to from another machine."""
-    here: Path = root / step["folder"] / "metrics.jsonl"
+    return _made(root, record, step, "metrics", ".jsonl")
+
+
+def usage_of(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Path:
+    """Where the folder of what a training's workers noted of themselves lies; as `metrics_of`."""
+    return _made(root, record, step, USAGE)
+
+
+def _made(root: Path, record: Mapping[str, Any], step: Mapping[str, Any], name: str, ending: str = "") -> Path:
+    here: Path = root / step["folder"] / f"{name}{ending}"
     several = sum(each["kind"] == step["kind"] for each in record["steps"]) > 1
     mark = f"-{step['name']}" if several else ""
-    fetched = root / "runs" / record["id"] / f"metrics{mark}.jsonl"
+    fetched = root / "runs" / record["id"] / f"{name}{mark}{ending}"
     return fetched if fetched.exists() else here
 
 

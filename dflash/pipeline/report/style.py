@@ -67,7 +67,7 @@ td.why { color: var(--soft); overflow-wrap: anywhere; min-width: 11em; } td.mono
 dl { display: grid; grid-template-columns: minmax(7em, 12em) minmax(0, 1fr); gap: 3px 14px; margin: 0;
   font-size: 14px; }
 dt { color: var(--soft); overflow-wrap: anywhere; } dd { margin: 0; }
-h3 + table, h3 + .bars { margin-top: 10px; }
+h3 + table, h3 + .bars, summary + table, details + .lead { margin-top: 10px; } details ~ .lead { font-size: 14px; }
 details + details { margin-top: 10px; } summary { cursor: pointer; font-weight: 600; font-size: 14px; }
 details dl { margin: 8px 0 4px; } summary span { color: var(--soft); font-weight: 400; }
 :focus-visible { outline: 2px solid var(--one); outline-offset: 2px; }

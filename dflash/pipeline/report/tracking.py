@@ -20,9 +20,11 @@ from typing import Any
 from dflash.atomic import whole_folder
 from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_error
 from dflash.pipeline.figures import figures
-from dflash.pipeline.report.contents import metrics_of
+from dflash.pipeline.report.busy import over_steps
+from dflash.pipeline.report.contents import metrics_of, usage_of
 from dflash.pipeline.report.writing import write_report
 from dflash.training.sampling import flat, load_samples, rows_from
+from dflash.training.usage import share_of, workers_in
 
 PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny"}
 """What a run can be written for, and the package that does it."""
@@ -105,6 +107,9 @@ def lines_of(root: Path, record: Mapping[str, Any], scratch: Path) -> Iterator[d
         if step["kind"] == "train":
             for number, metrics in _metrics(metrics_of(root, record, step)):
                 yield {"step": number, "metrics": {f"{step['name']}/{name}": value for name, value in metrics.items()}}
+            for role, points in over_steps(workers_in(usage_of(root, record, step)), share_of, _MOST_ROWS).items():
+                for each in points:
+                    yield {"step": each.last, "metrics": {f"{step['name']}/usage/{role}": each.mean}}
     yield {"step": 0, "metrics": {f"run/{each.name}": each.value for each in figures(record)}}
     artifacts = {"report.html": write_report(root, record, scratch / "report.html")}
     folder = root / "runs" / record["id"]

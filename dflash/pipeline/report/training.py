@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dflash.pipeline.report import busy
 from dflash.pipeline.report.charts import Point, Series, bars, chart, grouped
 from dflash.pipeline.report.contents import Training, counterpart
 from dflash.pipeline.report.parts import table
@@ -44,8 +45,9 @@ def curves(training: Training, record: Mapping[str, Any]) -> str:
         chart("Tokens a second", [line("all workers", "tokens_per_s")]),
         chart("Learning rate", [line("rate", "lr")]),
         chart("Gradient norm", [line("norm", "grad_norm")]),
-        chart("GPU memory, GB", _by_worker(buckets, training.roles)),
+        *busy.charts(training.workers),
         _roles(training),
+        busy.by_worker(training.workers),
     ]
     return f'<div class="grid">{"".join(charts)}</div>'
 
@@ -60,28 +62,28 @@ def points(buckets: Iterable[Bucket], name: str) -> list[Point]:
 
 
 def _roles(training: Training) -> str:
-    """A row for each role: its workers, what each got through, and what memory they took."""
+    """A row for each role: its workers, what each got through, how busy they were, and what memory they took."""
     last, warm = training.samples.last, (training.step.get("result") or {}).get("warm_s", {})
-    gpu, speed = last.get("gpu_gb") or [], last.get("tokens_per_s")
-    places = _places(len(gpu), training.roles)
+    speed = last.get("tokens_per_s")
     rows = []
     for role, ranks in training.roles.items():
-        used = [gpu[places[rank]] for rank in ranks if rank in places]
-        rest = "" if len(used) == len(ranks) else ", the first of them"
+        mine = [each for each in training.workers if each.role == role]
+        peaks = [each.peak_gb for each in mine if each.peak_gb is not None]
+        shares = [100 * each.busy for each in mine if each.busy is not None]
         seconds = [value for name, value in warm.items() if name.split()[0] == role.split()[-1]]
         rows.append(
             [
-                f"{role}s" if len(ranks) > 1 else role,
-                str(len(ranks)),
+                f"{len(ranks)} {role}{'s' if len(ranks) > 1 else ''}",
                 f"{speed / len(ranks):,.0f}" if speed else "",
-                f"{_range(used)} GB{rest}" if used else "on the CPU" if not gpu else "",
+                f"{_range(shares, 0)}%" if shares else "",
+                f"{_range(peaks, 1)} GB" if peaks else "on the CPU" if mine else "",
                 f"{sum(seconds):.1f} s" if seconds else "",
             ]
         )
     if not rows:
         return ""
-    names = ["role", "workers", "tokens/s each", "GPU memory", "warm-up"]
-    return f'<div class="card wide"><h3>By role</h3>{table(names, rows, numbers=(1, 2, 4))}</div>'
+    names = ["workers", "tokens/s each", "busy", "GPU memory", "warm-up"]
+    return f'<div class="card wide"><h3>By role</h3>{table(names, rows, numbers=(1, 2, 3, 4))}</div>'
 
 
 def _by_position(buckets: Sequence[Bucket], ends: Mapping[str, float]) -> list[Series]:
@@ -98,29 +100,8 @@ def _by_position(buckets: Sequence[Bucket], ends: Mapping[str, float]) -> list[S
     ]
 
 
-def _by_worker(buckets: Sequence[Bucket], roles: Mapping[str, Sequence[int]]) -> list[Series]:
-    """The most that a worker of each role has had, of those that the log knows."""
-    found = []
-    places = _places(sum(name.startswith("gpu_gb.") for name in (buckets[-1].figures if buckets else ())), roles)
-    for colour, (role, ranks) in zip((_ONE, _TWO), roles.items(), strict=False):
-        lines = [points(buckets, f"gpu_gb.{places[rank]}") for rank in ranks if rank in places]
-        if lines and all(lines):
-            name = role if len(lines) == len(ranks) else f"first {role}"
-            found.append(Series(name, max(lines, key=lambda line: line[-1].most), colour))
-    return found
-
-
-def _places(count: int, roles: Mapping[str, Sequence[int]]) -> dict[int, int]:
-    """Where in a row's list of `count` GPUs those of the workers are. Workers that are processes of their own know of
-    themselves alone, and the first drafter is the one that logs."""
-    workers = [rank for ranks in roles.values() for rank in ranks]
-    if count == len(workers):
-        return {rank: rank for rank in workers}
-    return {[*roles.values()][-1][0]: 0} if count == 1 and roles else {}
-
-
-def _range(values: Sequence[float]) -> str:
-    least, most = f"{min(values):.1f}", f"{max(values):.1f}"
+def _range(values: Sequence[float], digits: int) -> str:
+    least, most = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
     return least if least == most else f"{least} to {most}"
 
 

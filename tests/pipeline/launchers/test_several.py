@@ -28,6 +28,7 @@ from dflash.training.packing import save_rows
 from tests.lab.service import free_port
 from tests.training.small import CONFIG, Watching, held_out, rows, train
 from tests.training.test_trainer import figures, same_bits
+from tests.training.test_usage import all_of, steps_of
 
 SMALL = replace(CONFIG, topology=Topology(1, 1), steps=6, checkpoint_every=3)
 
@@ -78,6 +79,7 @@ def test_two_hosts_train_to_the_bits_of_threads_and_what_they_made_comes_home(ta
     assert same_bits(job.out, threads)
     assert figures(job.out) == figures(threads)
     assert (job.out / "draft" / "model.safetensors").exists()
+    assert steps_of(job.out) == all_of(2, 6)
     assert workers(tmp_path) == []
     assert [each.name for each in (tmp_path / "other").glob("hosted/*/*")] == ["k.lock"]
 
@@ -111,8 +113,12 @@ def test_a_worker_that_is_killed_ends_all_is_named_and_threads_go_on_with_what_c
     assert workers(tmp_path) == []
     kept = sorted(path.name for path in (job.out / "scratch" / "checkpoints").iterdir())
     assert kept[-1] >= "step-00000020"
+    home = steps_of(job.out)
+    assert home.keys() == {0, 1, 2}
+    assert min(len(found) for found in home.values()) >= 20
     result = train(target_folder, job.out, topology=Topology(1, 2), steps=60, checkpoint_every=10)
     assert result["resumed_at"] >= 20
+    assert steps_of(job.out) == all_of(3, 60)
     threads = in_threads(tmp_path, target_folder, job.config)
     assert same_bits(job.out, threads)
     assert figures(job.out) == figures(threads)
@@ -126,8 +132,10 @@ def test_a_stop_saves_the_step_on_all_hosts_and_others_go_on_from_there(target_f
     assert workers(tmp_path) == []
     (saved,) = (job.out / "scratch" / "checkpoints").iterdir()
     assert "step-00000010" <= saved.name < "step-00000060"
-    watching = Watching()
-    assert launch(job, ("third", "run"), watching)["resumed_at"] == int(saved.name[5:])
+    step = int(saved.name[5:])
+    assert {rank: found[:step] for rank, found in steps_of(job.out).items()} == all_of(2, step)
+    assert launch(job, ("third", "run"))["resumed_at"] == step
+    assert steps_of(job.out) == all_of(2, 60)
     threads = in_threads(tmp_path, target_folder, job.config)
     assert same_bits(job.out, threads)
     assert figures(job.out) == figures(threads)

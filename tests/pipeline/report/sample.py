@@ -7,6 +7,7 @@ from typing import Any
 from dflash.pipeline.report.contents import Contents, Training
 from dflash.pipeline.report.timeline import Span
 from dflash.training.sampling import Sampler, Samples
+from dflash.training.usage import Worker
 
 BEGUN = 1_796_000_000.0
 
@@ -59,6 +60,7 @@ TRAINED = {
     "loss": 1.03,
     "step": 400,
     "tokens_per_s": 11_796.0,
+    "busy": {"target": 0.62, "drafter": 0.98},
     "cache": {"autograd_hits": 6, "autograd_misses": 0},
 }
 EVALUATED = {
@@ -142,7 +144,7 @@ def rows(count: int = 120) -> list[dict[str, Any]]:
             "accuracy": [0.9, 0.6, 0.3],
             "accept_len": 1 + number / 100,
         }
-        row |= {"tokens_per_s": 900.0 + number, "lr": 1e-3, "grad_norm": 1.0, "gpu_gb": [60.5, 61.0, 40.25]}
+        row |= {"tokens_per_s": 900.0 + number, "lr": 1e-3, "grad_norm": 1.0}
         row |= {"heldout": {"loss": 3.5, "accuracy": [0.8, 0.7, 0.6], "accept_len": 1.25}} if number % 50 == 0 else {}
         made.append(row)
     return made
@@ -156,13 +158,26 @@ def samples(found: list[dict[str, Any]]) -> Samples:
     return Samples(found[0], found[-1], sampler.buckets)
 
 
+def noted(busy: float, gpu_gb: float | None, role: str = "target", count: int = 120) -> list[dict[str, Any]]:
+    """Rows of a worker that computed for so much of each step."""
+    row: dict[str, Any] = {"role": role, "busy_s": busy / 4, "step_s": 0.25}
+    row |= {} if gpu_gb is None else {"gpu_gb": gpu_gb}
+    return [{"step": number, **row} for number in range(1, count + 1)]
+
+
+def workers() -> list[Worker]:
+    """Two targets that wait much, and a drafter that does not."""
+    made = [noted(0.58, 60.5), noted(0.66, 61.0), noted(0.98, 40.25, "drafter")]
+    return [Worker(rank, found[0]["role"], samples(found)) for rank, found in enumerate(made)]
+
+
 def contents(record: dict[str, Any] = RECORD, found: list[dict[str, Any]] | None = None, **more: Any) -> Contents:
     """What a page is made of; without rows of a training where they are an empty list."""
     found = rows() if found is None else found
     training = next(each for each in record["steps"] if each["kind"] == "train")
     roles = {"target": range(2), "drafter": range(2, 3)}
     measured = next((each for each in reversed(found) if each.get("heldout")), {})
-    trainings = [Training(training, samples(found), roles, measured)] if found else []
+    trainings = [Training(training, samples(found), roles, measured, workers())] if found else []
     spans = {
         each["name"]: [Span(a["started"], a["seconds"], a["status"]) for a in each.get("attempts", ())]
         for each in record["steps"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from dflash.pipeline.record import load_record
@@ -11,8 +12,9 @@ from dflash.pipeline.report.contents import before, gather
 from dflash.pipeline.report.page import page
 from dflash.pipeline.report.writing import write_report
 from dflash.training.metriclog import MetricLog
+from dflash.training.usage import USAGE, log_of
 from tests.pipeline.lab import Lab
-from tests.pipeline.report.sample import OLD, rows
+from tests.pipeline.report.sample import OLD, noted, rows
 
 
 def old_run(root: Path, run: str, **more: object) -> dict:
@@ -22,6 +24,15 @@ def old_run(root: Path, run: str, **more: object) -> dict:
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(json.dumps(record))
     return record
+
+
+def write_usage(folder: Path, workers: Sequence[Sequence[dict]]) -> None:
+    """The logs of workers, as they write them."""
+    for rank, written in enumerate(workers):
+        log = MetricLog(log_of(folder, rank), 0)
+        for row in written:
+            log.write(row)
+        log.close()
 
 
 def test_a_run_that_has_ended_has_its_report(ran: Lab):
@@ -42,7 +53,9 @@ def test_rows_come_from_the_training_s_folder_or_from_where_they_were_fetched_to
         for row in rows(count):
             log.write(row)
         log.close()
+        write_usage(folder / USAGE, [noted(0.5, None, count=count)] * count)
         assert gather(tmp_path, record).trainings[0].samples.rows == count
+        assert [each.rank for each in gather(tmp_path, record).trainings[0].workers] == list(range(count))
 
 
 def test_what_was_last_measured_is_told_as_it_was_however_long_the_log(tmp_path: Path):

@@ -56,6 +56,7 @@ def test_the_page_holds_figures_charts_steps_and_what_it_was_made_from():
         "Tokens a second",
         "Learning rate",
         "Gradient norm",
+        "Busy, % of the time",
         "GPU memory, GB",
         "By role",
         "Accepted at each position",
@@ -74,23 +75,13 @@ def test_charts_tell_what_they_show_to_those_who_hear_the_page():
     assert "Accuracy by position, last, by position from 1: training 0.90 0.60 0.30; held out 0.80 0.70 0.60" in html
 
 
-def test_each_role_has_its_share_of_tokens_and_its_memory():
+def test_each_role_has_its_share_of_tokens_of_the_time_and_its_memory():
     html = page(contents())
-    cells = re.findall(r"<tr><td>(targets|drafter)</td>(.*?)</tr>", html)
+    cells = re.findall(r"<tr><td>(2 targets|1 drafter)</td>(.*?)</tr>", html)
     assert [(role, re.findall("<td.*?>(.*?)</td>", more)) for role, more in cells] == [
-        ("targets", ["2", "510", "60.5 to 61.0 GB", "4.4 s"]),
-        ("drafter", ["1", "1,020", "40.2 GB", "1.3 s"]),
+        ("2 targets", ["510", "58 to 66%", "60.5 to 61.0 GB", "4.4 s"]),
+        ("1 drafter", ["1,020", "98%", "40.2 GB", "1.3 s"]),
     ]
-
-
-def test_memory_that_only_the_first_drafter_knew_is_said_to_be_its_own():
-    """Workers that are processes know their own."""
-    known = samples([{**each, "gpu_gb": [84.25]} for each in rows()])
-    roles = {"target": range(1), "drafter": range(1, 4)}
-    html = whole(page(Contents(RECORD, [Training(RECORD["steps"][2], known, roles)])))
-    cells = re.findall("<tr><td>(target|drafters)</td>(?:<td.*?</td>){2}<td.*?>(.*?)</td>", html)
-    assert cells == [("target", ""), ("drafters", "84.2 GB, the first of them")]
-    assert re.findall("GPU memory, GB</h3><ul>.*?</i>(.*?) <b>", html) == ["first drafter"]
 
 
 def test_an_attempt_that_failed_is_told_with_its_reason():
@@ -179,7 +170,6 @@ def test_a_run_that_has_hardly_begun_has_a_page_too():
         [{"step": 1, "heldout": {}}, {"step": 2, "heldout": 3}],
         [{"step": 1, "loss": float("nan"), "accuracy": []}],
         [{"step": 1, "loss": 2.0, "accuracy": [float("nan"), 1]}],
-        [{"step": 7, "gpu_gb": [1.0]}],
     ],
 )
 def test_rows_that_lack_values_do_no_harm(found: list):

@@ -16,8 +16,10 @@ from dflash.pipeline.record import load_record
 from dflash.pipeline.report.to_mlflow import allowed
 from dflash.pipeline.report.tracking import PACKAGES, lines_of, track
 from dflash.training.metriclog import MetricLog
+from dflash.training.usage import USAGE
 from tests.pipeline.lab import Lab
-from tests.pipeline.report.sample import OLD, RECORD, rows
+from tests.pipeline.report.sample import OLD, RECORD, noted, rows
+from tests.pipeline.report.test_contents import write_usage
 
 
 @pytest.fixture
@@ -80,6 +82,20 @@ def test_of_a_long_training_the_means_of_its_buckets_are_told(root: Path, tmp_pa
     told = [each for each in lines_of(root, RECORD, tmp_path) if "train/loss" in each.get("metrics", {})]
     assert len(told) == 750
     assert told[0] == {"step": 4, "metrics": {"train/loss": 2.5}}
+
+
+def test_how_busy_each_role_was_is_told_by_step(root: Path, tmp_path: Path):
+    made = [noted(0.5, 1.0, count=30), noted(0.75, 1.0, count=30), noted(1.0, 1.0, "drafter", count=30)]
+    write_usage(root / "runs" / RECORD["id"] / USAGE, made)
+    told = [
+        each for each in lines_of(root, RECORD, tmp_path) if any("usage" in name for name in each.get("metrics", ()))
+    ]
+    targets, drafters = ({"train/usage/target": 0.625}, {"train/usage/drafter": 1.0})
+    assert told == [{"step": step, "metrics": metrics} for metrics in (targets, drafters) for step in range(1, 31)]
+    (run,) = [
+        each["metrics"] for each in lines_of(root, RECORD, tmp_path) if "run/train.loss" in each.get("metrics", ())
+    ]
+    assert (run["run/train.busy.target"], run["run/train.busy.drafter"]) == (0.62, 0.98)
 
 
 def test_a_run_without_training_is_told_too(tmp_path: Path):
