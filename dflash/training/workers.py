@@ -48,7 +48,7 @@ def device_of(rank: int, config: TrainConfig, numbers: Mapping[int, int]) -> tor
         raise UsageError(
             f"{wanted} workers need {wanted} GPUs, and torch {torch.__version__} sees {found}",
             where="train.topology",
-            cure="run it where there are as many, or choose a smaller split with --set train.topology.targets=… and .drafters=…",
+            cure="run it where they are, or choose a smaller split with --set train.topology.targets=… and .drafters=…",
         )
     torch.cuda.set_device(numbers[rank])  # of this thread
     return torch.device("cuda", numbers[rank])
