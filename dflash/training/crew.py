@@ -82,7 +82,8 @@ class Crew:
         ended: list[int] = []
 
         def thread(rank: int) -> None:
-            watch = Watch(self._role(rank), rank, self.config, self.draft_config, self._buckets, tied=self._tied)
+            place = rank, self.group.numbers[rank]
+            watch = Watch(self._role(rank), *place, self.config, self.draft_config, self._buckets, tied=self._tied)
             try:
                 # Loading is in turn too: transformers initialises modules under process-wide patches.
                 with self._gate.turn():

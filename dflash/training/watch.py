@@ -32,16 +32,17 @@ class Watch:
         self,
         worker: str,
         rank: int,
+        number: int,
         config: TrainConfig,
         draft: PretrainedConfig,
         buckets: Sequence[int],
         *,
         tied: bool,
     ) -> None:
-        """`worker` is its role, `draft` the drafter's configuration, `buckets` in rising order; `tied` as for
-        `drafter_cost`."""
+        """`worker` is its role, `number` that of its GPU, `draft` the drafter's configuration, `buckets` in rising
+        order; `tied` as for `drafter_cost`."""
         self._worker, self._rank, self._config, self._draft, self._tied = worker, rank, config, draft, tied
-        self._device = torch.device("cuda", rank) if config.device == "cuda" else torch.device("cpu")
+        self._device = torch.device("cuda", number) if config.device == "cuda" else torch.device("cpu")
         self._buckets, self._length = buckets, max(buckets, default=0)
         self._doing, self._held = LOADING, 0
         self.peaks: dict[int, int] = {}
