@@ -131,12 +131,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return slopes * slope.to(slopes.dtype), None, None, losses * slope, None, None, None, None
 
 
-# Triton's kernels are behind operators: torch names a kernel in a graph by how many its process has met before, and
-# AOTAutograd's cache takes that name for a part of the graph (torch 2.11). A drafter would find its graph in the cache
-# alone, and not behind another of its process.
-
-
-@torch.library.custom_op("dflash::cross_entropy", mutates_args=("logits",))
 def _in_place(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Losses and hits of `logits`, which are replaced by the gradient of the weighted sum: one reading pass and one
     that writes, where a compiled softmax makes four."""
@@ -148,12 +142,6 @@ def _in_place(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, 
     return losses, right
 
 
-@_in_place.register_fake
-def _(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(weights, dtype=torch.float32), torch.empty_like(labels, dtype=torch.bool)
-
-
-@torch.library.custom_op("dflash::taught_cross_entropy", mutates_args=("logits",))
 def _taught_in_place(
     logits: Tensor, labels: Tensor, weights: Tensor, wishes: Tensor, share: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -165,9 +153,3 @@ def _taught_in_place(
     given = (logits, labels, weights, wishes, share, losses, surprises, right)
     taught_cross_entropy[(len(logits),)](*given, SIZE=logits.shape[1], TILE=4096, num_warps=8)
     return losses, right, surprises
-
-
-@_taught_in_place.register_fake
-def _(logits: Tensor, labels: Tensor, weights: Tensor, wishes: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    losses, surprises = (torch.empty_like(weights, dtype=torch.float32) for _ in range(2))
-    return losses, torch.empty_like(labels, dtype=torch.bool), surprises
