@@ -43,6 +43,7 @@ from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from dflash.compilation.hits import cache_counts
+from dflash.compilation.numbering import kernels_numbered_anew
 from dflash.compilation.variants import Variants
 from dflash.errors import CompilationError
 
@@ -254,7 +255,8 @@ class CompileGate:
             raise self._too_many(name, describe(arguments, named))
         inputs, before, begun = describe(arguments, named), cache_counts(), time.monotonic()
         try:
-            result = compiled(*arguments, **named)
+            with kernels_numbered_anew():
+                result = compiled(*arguments, **named)
         except FailOnRecompileLimitHit as failure:
             raise self._too_many(name, inputs) from failure
         after = cache_counts()

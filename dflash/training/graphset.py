@@ -117,7 +117,7 @@ class GraphSet:
         shapes |= {"target": dict(self.target), "buckets": list(self.buckets)}
         room = Path(__file__).parent
         graphs = [room / f"{name}.py" for name in _SOURCES]
-        behind = [room.parent / "compilation" / f"{name}.py" for name in ("gate", "variants")]
+        behind = [room.parent / "compilation" / f"{name}.py" for name in ("gate", "numbering", "variants")]
         return ingredients(shapes, [*graphs, *(room.parent / "model").glob("*.py"), *behind], self._devices())
 
     def _devices(self) -> list[str]:
