@@ -26,8 +26,8 @@ class Meter:
 
     What computes has a moment of the device's work before and after it. Those of a GPU are events, which are read once
     they are over, so that the GPU is never waited for. Its utilisation, as nvidia-smi has it, would not do: NCCL's
-    kernels spin on it while they wait for another worker, which counts as busy there. On a CPU a worker that waits for
-    a processor, which others have, counts as computing.
+    kernels spin on it while they wait for another worker, which counts as busy there. What does count as computing is
+    the sums within the layers of a target that is spread over workers, and on a CPU a wait for a processor.
     """
 
     def __init__(self, device: torch.device) -> None:

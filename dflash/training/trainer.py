@@ -104,9 +104,9 @@ class Trainer:
             )
         a_step = self.config.topology.drafters * self.config.accumulate
         shift = saved.state["micro_batches"] - first * a_step if saved else 0
-        log = MetricLog(out / "metrics.jsonl", first) if leads else None
         if leads:
             drop_after(out / USAGE, first, self.config.topology.size)
+        log = MetricLog(out / "metrics.jsonl", first) if leads else None
         last: dict[str, Any] = {"step": first}
         begun = time.monotonic()
 
