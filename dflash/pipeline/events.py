@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,25 +64,28 @@ class EventLog:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file. A torn last line (its writer was killed) is left out.
+    """The objects of a JSON-lines file. Raises as `each_jsonl`."""
+    return list(each_jsonl(path))
+
+
+def each_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON-lines file, one after the other. A torn last line (its writer was killed) is left out.
 
     Raises DataError naming any other line that is not a JSON object, or StorageError.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line == b"\n":
+                    continue
+                try:
+                    value = json.loads(line)
+                except ValueError:
+                    if not line.endswith(b"\n"):
+                        break
+                    raise DataError("this line is not JSON", where=f"{path}:{number}") from None
+                if not isinstance(value, dict):
+                    raise DataError("this line is not a JSON object", where=f"{path}:{number}")
+                yield value
     except OSError as failure:
         raise storage_error(failure, path) from failure
-    found = []
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
-        try:
-            value = json.loads(line)
-        except ValueError:
-            if number == len(lines):
-                break
-            raise DataError("this line is not JSON", where=f"{path}:{number}") from None
-        if not isinstance(value, dict):
-            raise DataError("this line is not a JSON object", where=f"{path}:{number}")
-        found.append(value)
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 from dflash.atomic import write_json
 from dflash.errors import DataError, DFlashError, storage_error
 from dflash.pipeline.comparing import Difference, compare, same, with_lines
-from dflash.pipeline.events import read_jsonl
 from dflash.pipeline.provenance.artifacts import METRICS, metrics
+from dflash.pipeline.provenance.hashes import Hashes
 from dflash.pipeline.provenance.lines import Lines, first_other, kept
 from dflash.pipeline.record import load_record, runs
+from dflash.pipeline.rows import Log
 from dflash.pipeline.verdict import Made, Verdict, judged
 
 
@@ -71,14 +73,13 @@ def judge(root: Path, run: str, of: str, accepted: Sequence[str]) -> tuple[Verdi
 
 def made_by(root: Path, record: Mapping[str, Any]) -> Made:
     """What a run made, as far as it is here: the rows of each step that wrote some, and that nobody has made again.
-
-    Raises DataError, StorageError.
+    They are read when somebody goes through them. Raises DataError, StorageError.
     """
     lost, rows = _overwritten(root, record), {}
     for step in record["steps"]:
         file = _file(root, record, step)
-        if file and step["name"] not in lost and (found := read_jsonl(file)):
-            rows[step["name"]] = found
+        if file and step["name"] not in lost and next(iter(Log(file)), None):
+            rows[step["name"]] = Log(file)
     return Made(rows, record)
 
 
@@ -94,15 +95,13 @@ def _overwritten(root: Path, record: Mapping[str, Any]) -> list[str]:
     """The steps whose folder has other rows than the run saw: it was damaged or deleted, and made again."""
     known = record["provenance"]["metrics"] if record.get("provenance") else {}
     found = []
-    for step in record["steps"]:
-        file, before = _file(root, record, step), known.get(step["name"])
-        if before and file and file.parent == root / step["folder"]:
-            try:
-                now = metrics(file.parent)
-            except OSError as failure:
-                raise storage_error(failure, file) from failure
-            if now and now["digest"] != before["digest"]:
-                found.append(step["name"])
+    with Hashes(root) as hashes:
+        for step in record["steps"]:
+            file, before = _file(root, record, step), known.get(step["name"])
+            if before and file and file.parent == root / step["folder"]:
+                now = metrics(file.parent, hashes)
+                if now and now["digest"] != before["digest"]:
+                    found.append(step["name"])
     return found
 
 
@@ -115,6 +114,9 @@ def _others_like(root: Path, of: str, new: Mapping[str, Any]) -> Iterator[Made]:
             told = record.get("replay") or {}
             is_like = told.get("of") == of and record["host"] == new["host"] and record["status"] == "ok"
             if each != new["id"] and is_like and not compare(record, new):
-                yield made_by(root, record)
+                made = made_by(root, record)
+                for log in made.rows.values():
+                    deque(log, maxlen=0)  # before others are compared with it
+                yield made
         except DFlashError:
             continue
