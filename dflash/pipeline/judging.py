@@ -16,6 +16,7 @@ from dflash.pipeline.provenance.hashes import Hashes
 from dflash.pipeline.provenance.lines import Lines, first_other, kept
 from dflash.pipeline.record import load_record, runs
 from dflash.pipeline.rows import Log
+from dflash.pipeline.share import log_of, share_of
 from dflash.pipeline.verdict import Made, Verdict, judged
 
 
@@ -72,23 +73,25 @@ def judge(root: Path, run: str, of: str, accepted: Sequence[str]) -> tuple[Verdi
 
 
 def made_by(root: Path, record: Mapping[str, Any]) -> Made:
-    """What a run made, as far as it is here: the rows of each step that wrote some, and that nobody has made again.
-    They are read when somebody goes through them. Raises DataError, StorageError.
+    """What a run made, as far as it is here: the rows of each step that wrote some, and that nobody has made again; of
+    a training that a later run went on with, those up to there. They are read when somebody goes through them.
+
+    Raises DataError, StorageError.
     """
     lost, rows = _overwritten(root, record), {}
     for step in record["steps"]:
         file = _file(root, record, step)
-        if file and step["name"] not in lost and next(iter(Log(file)), None):
-            rows[step["name"]] = Log(file)
+        if file and step["name"] not in lost:
+            log = Log(file, share_of(root, record, step).last if step["kind"] == "train" else None)
+            if any(True for _ in log):
+                rows[step["name"]] = log
     return Made(rows, record)
 
 
 def _file(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Path | None:
-    """Where a step's rows are: of a run that another machine had in the run's folder, else in the step's."""
-    home = root / "runs" / str(record["id"])
-    named = home / f"metrics-{step['name']}.jsonl"
-    here = [named, home / METRICS] if step["kind"] == "train" else []
-    return next((file for file in (*here, root / step["folder"] / METRICS) if file.is_file()), None)
+    """Where a step's rows are, if it has any."""
+    file = log_of(root, record, step) if step["kind"] == "train" else root / step["folder"] / METRICS
+    return file if file.is_file() else None
 
 
 def _overwritten(root: Path, record: Mapping[str, Any]) -> list[str]:

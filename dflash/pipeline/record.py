@@ -97,6 +97,7 @@ def new_record(run: str, plan: Plan, root: Path, source: Mapping[str, Any]) -> d
                 "started": None,
                 "seconds": 0.0,
                 "why": list(each.why),
+                "resumes": None,
                 "key": each.key,
                 "folder": f"work/{each.step.kind.name}/{each.key[:16]}",
                 "result": None,

@@ -27,7 +27,7 @@ class Log:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         rows = each_jsonl(self.path)
         until = self.until
-        return rows if until is None else takewhile(lambda row: row["step"] <= until, rows)
+        return rows if until is None else takewhile(lambda row: row.get("step", 0) <= until, rows)
 
 
 class Counted:

@@ -154,6 +154,9 @@ def test_rows_that_a_later_run_wrote_are_not_taken_for_the_runs_nor_damaged_ones
     for name in ("again", "damaged"):
         shutil.copytree(run, run.with_name(name))
         record = json.loads((run / "record.json").read_text())
+        train = next(each for each in record["steps"] if each["kind"] == "train")
+        shutil.copytree(ran.root / train["folder"], ran.root / "work" / "train" / name)
+        train["folder"] = f"work/train/{name}"
         told = {"of": run.name, "accepted": []}
         (run.with_name(name) / "record.json").write_text(json.dumps({**record, "id": name, "replay": told}))
     (run.with_name("damaged") / "metrics.jsonl").write_text('{"step": 0\0\n{"step": 1}\n')

@@ -14,18 +14,20 @@ from dflash.errors import DataError, storage_error
 from dflash.pipeline.comparing import Difference, compare
 from dflash.pipeline.record import load_record, runs
 from dflash.pipeline.report.timeline import Span, spans_of
+from dflash.pipeline.share import Share, log_of, share_of
 from dflash.training.sampling import Samples, last_with, load_samples
 
 
 @dataclass(frozen=True)
 class Training:
-    """A training step: its record, what it logged, the workers of each role, by number, and the last row that was
-    measured on held-out rows."""
+    """A training step: its record, what it logged, the workers of each role, by number, the last row that was measured
+    on held-out rows, and the run's share in the log."""
 
     step: Mapping[str, Any]
     samples: Samples
     roles: Mapping[str, Sequence[int]] = field(default_factory=dict)
     measured: Mapping[str, Any] = field(default_factory=dict)
+    share: Share = field(default_factory=Share)
 
 
 @dataclass(frozen=True)
@@ -49,21 +51,20 @@ def gather(root: Path, record: Mapping[str, Any]) -> Contents:
     spans = {step["name"]: spans_of(step, began.get(step["name"]), until) for step in steps}
     topologies = _topologies(folder / "plan.json")
     trainings = [
-        Training(step, samples, _roles(topologies.get(step["name"], {})), last_with("heldout", log, samples.buckets))
+        Training(
+            step,
+            samples,
+            _roles(topologies.get(step["name"], {})),
+            last_with("heldout", log, samples.buckets),
+            share,
+        )
         for step in steps
-        if step["kind"] == "train" and (samples := load_samples(log := metrics_of(root, record, step)))
+        if step["kind"] == "train"
+        for share, log in [(share_of(root, record, step), log_of(root, record, step))]
+        if (samples := load_samples(log, share.last))
     ]
     previous = before(root, record)
     return Contents(record, trainings, spans, previous, compare(previous, record) if previous else ())
-
-
-def metrics_of(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Path:
-    """Where the log of a training lies: in its step's folder, or where it was fetched to from another machine."""
-    here: Path = root / step["folder"] / "metrics.jsonl"
-    several = sum(each["kind"] == step["kind"] for each in record["steps"]) > 1
-    mark = f"-{step['name']}" if several else ""
-    fetched = root / "runs" / record["id"] / f"metrics{mark}.jsonl"
-    return fetched if fetched.exists() else here
 
 
 def counterpart(record: Mapping[str, Any], step: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

@@ -20,8 +20,8 @@ from typing import Any
 from dflash.atomic import whole_folder
 from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_error
 from dflash.pipeline.figures import figures
-from dflash.pipeline.report.contents import metrics_of
 from dflash.pipeline.report.writing import write_report
+from dflash.pipeline.share import log_of, share_of
 from dflash.training.sampling import flat, load_samples, rows_from
 
 PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny"}
@@ -103,7 +103,7 @@ def lines_of(root: Path, record: Mapping[str, Any], scratch: Path) -> Iterator[d
     }
     for step in record["steps"]:
         if step["kind"] == "train":
-            for number, metrics in _metrics(metrics_of(root, record, step)):
+            for number, metrics in _metrics(log_of(root, record, step), share_of(root, record, step).last):
                 yield {"step": number, "metrics": {f"{step['name']}/{name}": value for name, value in metrics.items()}}
     yield {"step": 0, "metrics": {f"run/{each.name}": each.value for each in figures(record)}}
     artifacts = {"report.html": write_report(root, record, scratch / "report.html")}
@@ -117,12 +117,12 @@ def lines_of(root: Path, record: Mapping[str, Any], scratch: Path) -> Iterator[d
     yield {"artifacts": {name: str(path) for name, path in artifacts.items()}}
 
 
-def _metrics(log: Path) -> Iterator[tuple[int, dict[str, float]]]:
-    samples = load_samples(log)
+def _metrics(log: Path, until: int | None) -> Iterator[tuple[int, dict[str, float]]]:
+    samples = load_samples(log, until)
     if samples is None:
         return
     if samples.rows <= _MOST_ROWS:
-        for row, _ in rows_from(log, 0):
+        for row, _ in rows_from(log, 0, until):
             yield row["step"], dict(flat(row))
     else:
         for each in samples.buckets:

@@ -1,0 +1,151 @@
+"""What each of two runs shows of a training that the one interrupted and the other went on with."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash.pipeline.events import read_jsonl
+from dflash.pipeline.judging import made_by
+from dflash.pipeline.keys import HOME
+from dflash.pipeline.record import load_record
+from dflash.pipeline.report.contents import gather
+from dflash.pipeline.report.page import page
+from dflash.pipeline.report.tracking import lines_of
+from dflash.pipeline.share import Share, log_of, share_of
+from dflash.pipeline.show import show_comparison
+from dflash.pipeline.sidebyside import side_by_side
+from tests.pipeline.lab import none_left
+from tests.pipeline.trainings import tiny
+
+STEPS, EVERY = 60, 20
+
+
+def inv(folder: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-B", "-m", "dflash", *words, "--root", str(folder), "--json"]
+    known = {**os.environ, "PYTHONPATH": str(HOME)}
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=known,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    told: dict[str, Any] = json.loads(out)
+    return told
+
+
+def killed_after(step: int, process: subprocess.Popen[str], folder: Path) -> str:
+    """Kill a run, the newest, when its training has logged a step; its id."""
+    until = time.monotonic() + 300
+    while True:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        run = max(path.name for path in (folder / "runs").iterdir()) if (folder / "runs").exists() else ""
+        logs = list((folder / "work" / "train").glob("*/metrics.jsonl"))
+        rows = [row["step"] for log in logs for row in read_jsonl(log)]
+        if rows and rows[-1] >= step and "train" in told(folder, run):
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            assert none_left(folder)
+            return run
+        time.sleep(0.02)
+
+
+def told(folder: Path, run: str) -> set[str]:
+    """The steps of a run that have told how far they are."""
+    log = folder / "runs" / run / "events.jsonl"
+    return {each["step"] for each in read_jsonl(log) if each["event"] == "progress"} if log.exists() else set()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """A root, and the records of three runs there: of one training, which two were killed in, and the third ended."""
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "tiny.yaml").write_text(tiny(STEPS, EVERY, is_whole=False))
+    words = [f"{number} and {number} is {2 * number}, which is even, as any sum of two equals" for number in range(64)]
+    talk = [[{"role": "user", "content": "And?"}, {"role": "assistant", "content": text}] for text in words]
+    (folder / "talk.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in talk))
+    first = killed_after(EVERY + 5, inv(folder, "train", "--pipeline", "tiny.yaml"), folder)
+    second = killed_after(2 * EVERY + 5, inv(folder, "resume"), folder)
+    third = ended(inv(folder, "resume"))["id"]
+    return folder, [load_record(folder, run) for run in (first, second, third)]
+
+
+def shares(folder: Path, records: list[dict[str, Any]]) -> list[Share]:
+    return [share_of(folder, record, step_of(record)) for record in records]
+
+
+def step_of(record: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(step for step in record["steps"] if step["kind"] == "train")
+    return found
+
+
+def test_a_run_s_share_ends_where_the_next_went_on(runs: tuple[Path, list[dict[str, Any]]]):
+    folder, records = runs
+    first, second, third = (record["id"] for record in records)
+    assert shares(folder, records) == [
+        Share(0, None, EVERY, second),
+        Share(EVERY, first, 2 * EVERY, third),
+        Share(2 * EVERY, second, None, None),
+    ]
+
+
+def test_a_report_and_a_comparison_show_no_rows_of_a_later_run(runs: tuple[Path, list[dict[str, Any]]]):
+    folder, records = runs
+    pages = [page(gather(folder, record)) for record in records]
+    lasts = [re.findall(r"<p class=.lead.>((?:Step|The log).*?)</p>", html) for html in pages]
+    first, second, third = (record["id"] for record in records)
+    assert lasts == [
+        [f"The log after step 20 is of run {second}, which went on from there, and is in its report."],
+        [
+            f"Steps 1 to 20 are of run {first}, with which this run went on. The log after step 40 is of run {third}, "
+            "which went on from there, and is in its report."
+        ],
+        [f"Steps 1 to 40 are of run {second}, with which this run went on."],
+    ]
+    assert [gather(folder, each).trainings[0].samples.last["step"] for each in records] == [20, 40, 60]
+    assert [len(list(made_by(folder, each).rows["train"])) for each in records] == [20, 40, 60]
+    for record, last in zip(records, (20, 40, 60), strict=True):
+        steps = [each["step"] for each in lines_of(folder, record, folder) if "train/loss" in each.get("metrics", ())]
+        assert steps == list(range(1, last + 1))
+
+    other = json.loads(json.dumps(records[2] | {"id": "20991231T000000-tiny"}))
+    step_of(other)["folder"] = "work/train/other"
+    (folder / "work" / "train" / "other").mkdir(exist_ok=True)
+    rows = log_of(folder, records[2], step_of(records[2])).read_text()
+    (folder / "work" / "train" / "other" / "metrics.jsonl").write_text(rows)
+    (met,) = side_by_side(folder, records[0], other).trainings.values()
+    assert met[-1].step == 20
+    show_comparison(side_by_side(folder, records[0], records[2]), stream := io.StringIO())
+    assert "train: both have the same log" in stream.getvalue()
+
+
+def test_a_run_whose_later_one_is_gone_shows_no_more_than_it_told_of(runs: tuple[Path, list[dict[str, Any]]]):
+    folder, records = runs
+    third = folder / "runs" / records[2]["id"]
+    third.rename(folder / "away")
+    try:
+        (share,) = shares(folder, records[:1])
+    finally:
+        (folder / "away").rename(third)
+    assert share.after == third.name
+    assert share.last
+    assert 1 <= share.last < 2 * EVERY
