@@ -20,7 +20,7 @@ from dflash.pipeline import lock, machines
 from dflash.pipeline.attempts import Attempts, Job
 from dflash.pipeline.belongings import belongings_of, files_named
 from dflash.pipeline.events import EventLog
-from dflash.pipeline.keys import require_unchanged
+from dflash.pipeline.keys import require_source, require_unchanged
 from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
@@ -248,6 +248,7 @@ class _Run:
         entry["resumes"] = found.started_by or None  # also where an output was damaged: its checkpoints may be whole
         if decision.status == "resume" and self.record["provenance"]["predecessor"] is None:
             self.record["provenance"]["predecessor"] = {"run": found.started_by, "how": "resumed"}
+        require_source(step, planned.fields)  # before hours are spent on what can not be kept
         clock = Clock()
         entry.update(status="running", started=round(time.time(), 3))
         self.view.started(step.name, decision.status, decision.why)
@@ -262,6 +263,7 @@ class _Run:
             result = self.attempts.result(job, entry["attempts"])
             if result is None:
                 return
+            require_source(step, planned.fields)
             require_unchanged(step, self.plan.pipeline, planned.fields)
             done = self.store.finish(
                 attempt, planned.fields, result, clock.seconds(), self.attempts.observed.get(step.name)
