@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -13,6 +14,8 @@ from typing import Any
 from dflash.errors import DataError, storage_error
 
 _PROGRESS_INTERVAL_S = 1.0
+_END = 64 * 1024
+"""Bytes in which there is a whole line."""
 
 
 class EventLog:
@@ -61,6 +64,23 @@ class EventLog:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as failure:
             raise storage_error(failure, self._path) from failure
+
+
+def last_heard(path: Path) -> float | None:
+    """When the last event was written, in unix time; None where none is there. Only the file's end is read. Raises
+    StorageError."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _END))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return None
+    except OSError as failure:
+        raise storage_error(failure, path) from failure
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line
+            return float(json.loads(line)["time"])
+    return None
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

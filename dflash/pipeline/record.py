@@ -15,6 +15,7 @@ from typing import Any
 
 from dflash.errors import DataError, UsageError, storage_error
 from dflash.pipeline import lock
+from dflash.pipeline.events import last_heard
 from dflash.pipeline.keys import stamped_lock
 from dflash.pipeline.plan import Plan
 from dflash.validation import suggestion
@@ -140,7 +141,7 @@ def listed(root: Path) -> list[dict[str, Any]]:
 
 
 def load_record(root: Path, run: str | None = None) -> dict[str, Any]:
-    """A run's record; the newest without `run`. One that was killed reads as interrupted.
+    """A run's record; the newest without `run`. One that was killed reads as interrupted when it was last heard of.
 
     Raises UsageError when there is no such run, DataError for a damaged record, StorageError.
     """
@@ -153,10 +154,24 @@ def load_record(root: Path, run: str | None = None) -> dict[str, Any]:
     path = root / "runs" / (run or known[-1]) / "record.json"
     record = _read(path)
     if record.get("status") == "running" and not _is_at_work(root, path.parent):
-        record["status"] = "interrupted"
-        for step in record["steps"]:
-            step["status"] = "interrupted" if step["status"] == "running" else step["status"]
+        _end(record, path.parent)
     return record
+
+
+def _end(record: dict[str, Any], folder: Path) -> None:
+    """Let a run have ended that could not note its own end: its last event is the last that is known of it."""
+    record["status"] = "interrupted"
+    heard = last_heard(folder / "events.jsonl") or 0.0
+    begun = datetime.fromisoformat(record["started"]).timestamp()
+    record["wall_s"] = max(record["wall_s"], round(heard - begun, 3))
+    for step in record["steps"]:
+        if step["status"] == "running":
+            step.update(status="interrupted", error="the run ended without a word; it was last heard of then")
+            for each in (step, *step.get("attempts", ())[-1:]):
+                if each.get("started") and not each["seconds"]:
+                    each["seconds"] = max(0.0, round(heard - each["started"], 3))
+            for attempt in step.get("attempts", ())[-1:]:
+                attempt["reason"] = attempt["reason"] or "unheard"
 
 
 def _is_at_work(root: Path, folder: Path) -> bool:
