@@ -84,11 +84,10 @@ def before(root: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
     older = known[: known.index(record["id"])] if record["id"] in known else known
     for run in reversed(older):
         try:
-            found = load_record(root, run)
+            if load_record(root, run, whole=False)["pipeline"] == record["pipeline"]:
+                return load_record(root, run)
         except DataError:
             continue
-        if found["pipeline"] == record["pipeline"]:
-            return found
     return None
 
 
