@@ -150,9 +150,8 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Samples:
-    """A log as a report needs it: its first and its last row as they are, and all rows in buckets."""
+    """A log as a report needs it: its last row as it is, and all rows in buckets."""
 
-    first: Mapping[str, Any]
     last: Mapping[str, Any]
     buckets: Sequence[Bucket]
 
@@ -179,13 +178,12 @@ def load_samples(log: Path, until: int | None = None) -> Samples | None:
             for row, end in rows_from(log, sampler.end, until):
                 sampler.take(row, end)
                 last = row
-            first = _row(file.readline())
             last = last or _row(_last_line(file, sampler.end))
     except FileNotFoundError:
         return None
     except OSError as failure:
         raise storage_error(failure, log) from failure
-    return Samples(first, last, sampler.buckets) if first and last else None
+    return Samples(last, sampler.buckets) if last else None
 
 
 def kept_buckets(log: Path) -> list[Bucket]:

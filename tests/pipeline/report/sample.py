@@ -153,7 +153,7 @@ def samples(found: list[dict[str, Any]]) -> Samples:
     sampler = Sampler()
     for end, row in enumerate(found, 1):
         sampler.take(row, end)
-    return Samples(found[0], found[-1], sampler.buckets)
+    return Samples(found[-1], sampler.buckets)
 
 
 def contents(record: dict[str, Any] = RECORD, found: list[dict[str, Any]] | None = None, **more: Any) -> Contents:
