@@ -53,11 +53,14 @@ def log_of(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Pa
 
 
 def share_of(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Share:
-    """A run's share in a training's log; one that found the training made has none, and shows all of it. What was
+    """A run's share in a training's log. One that found the training made has none, and shows all of it; one that came
+    to no step of it has none, either, and shows nothing, though others may have trained in that folder. What was
     fetched is the run's own, whoever went on elsewhere. Raises StorageError."""
     if step["status"] == "skipped":
         return Share()
-    done = next(_told(root, record["id"], step["name"]), 1)
+    done = next(_told(root, record["id"], step["name"]), None if step["status"] != "ok" else 1)
+    if done is None:
+        return Share(last=0)
     is_here = log_of(root, record, step).parent == root / step["folder"]
     last, after = min(_ends(root, record["id"], step), default=(None, None)) if is_here else (None, None)
     return Share(done - 1, step.get("resumes"), last, after)

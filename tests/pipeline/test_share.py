@@ -28,7 +28,7 @@ from dflash.pipeline.sidebyside import side_by_side
 from tests.pipeline.lab import none_left
 from tests.pipeline.trainings import tiny
 
-STEPS, EVERY = 60, 20
+STEPS, EVERY = 600, 20
 
 
 def inv(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -52,27 +52,34 @@ def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
     return told
 
 
-def killed_after(step: int, process: subprocess.Popen[str], folder: Path) -> str:
-    """Kill a run, the newest, when its training has logged a step; its id."""
-    until = time.monotonic() + 300
+def killed(folder: Path, *words: str) -> str:
+    """Start a run, and kill it when its training has come past a checkpoint; its id."""
+    before = set((folder / "runs").iterdir()) if (folder / "runs").exists() else set()
+    process, until = inv(folder, *words), time.monotonic() + 300
     while True:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until
-        run = max(path.name for path in (folder / "runs").iterdir()) if (folder / "runs").exists() else ""
-        logs = list((folder / "work" / "train").glob("*/metrics.jsonl"))
-        rows = [row["step"] for log in logs for row in read_jsonl(log)]
-        if rows and rows[-1] >= step and "train" in told(folder, run):
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            assert none_left(folder)
-            return run
-        time.sleep(0.02)
+        for run in set((folder / "runs").iterdir()) - before if (folder / "runs").exists() else ():
+            steps = told(folder, run.name)
+            if steps and logged(folder) > steps[0] + EVERY:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
+                assert none_left(folder)
+                return run.name
+        time.sleep(0.01)
 
 
-def told(folder: Path, run: str) -> set[str]:
-    """The steps of a run that have told how far they are."""
+def logged(folder: Path) -> int:
+    """The last step of the training's log."""
+    (log,) = (folder / "work" / "train").glob("*/metrics.jsonl")
+    return int(read_jsonl(log)[-1]["step"])
+
+
+def told(folder: Path, run: str) -> list[int]:
+    """The steps of its training that a run has told of."""
     log = folder / "runs" / run / "events.jsonl"
-    return {each["step"] for each in read_jsonl(log) if each["event"] == "progress"} if log.exists() else set()
+    events = read_jsonl(log) if log.exists() else []
+    return [each["done"] for each in events if (each["event"], each.get("step")) == ("progress", "train")]
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +90,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str,
     words = [f"{number} and {number} is {2 * number}, which is even, as any sum of two equals" for number in range(64)]
     talk = [[{"role": "user", "content": "And?"}, {"role": "assistant", "content": text}] for text in words]
     (folder / "talk.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in talk))
-    first = killed_after(EVERY + 5, inv(folder, "train", "--pipeline", "tiny.yaml"), folder)
-    second = killed_after(2 * EVERY + 5, inv(folder, "resume"), folder)
+    first = killed(folder, "train", "--pipeline", "tiny.yaml")
+    second = killed(folder, "resume")
     third = ended(inv(folder, "resume"))["id"]
     return folder, [load_record(folder, run) for run in (first, second, third)]
 
@@ -98,44 +105,70 @@ def step_of(record: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def resumed_at(folder: Path, record: dict[str, Any]) -> int:
+    """The checkpoint that a run went on from, as the trainer says."""
+    notes = [
+        each["message"] for each in read_jsonl(folder / "runs" / record["id"] / "events.jsonl") if "message" in each
+    ]
+    (found,) = [match[1] for note in notes if (match := re.match(rf"train: resumed at step (\d+) of {STEPS}", note))]
+    return int(found)
+
+
 def test_a_run_s_share_ends_where_the_next_went_on(runs: tuple[Path, list[dict[str, Any]]]):
     folder, records = runs
     first, second, third = (record["id"] for record in records)
+    one, other = (resumed_at(folder, record) for record in records[1:])
+    assert 0 < one < other < STEPS
     assert shares(folder, records) == [
-        Share(0, None, EVERY, second),
-        Share(EVERY, first, 2 * EVERY, third),
-        Share(2 * EVERY, second, None, None),
+        Share(0, None, one, second),
+        Share(one, first, other, third),
+        Share(other, second, None, None),
     ]
 
 
 def test_a_report_and_a_comparison_show_no_rows_of_a_later_run(runs: tuple[Path, list[dict[str, Any]]]):
     folder, records = runs
+    one, other = (resumed_at(folder, record) for record in records[1:])
     pages = [page(gather(folder, record)) for record in records]
-    lasts = [re.findall(r"<p class=.lead.>((?:Step|The log).*?)</p>", html) for html in pages]
+    leads = [re.findall(r"<p class=.lead.>((?:Step|The log).*?)</p>", html) for html in pages]
     first, second, third = (record["id"] for record in records)
-    assert lasts == [
-        [f"The log after step 20 is of run {second}, which went on from there, and is in its report."],
+    assert leads == [
+        [f"The log after step {one} is of run {second}, which went on from there, and is in its report."],
         [
-            f"Steps 1 to 20 are of run {first}, with which this run went on. The log after step 40 is of run {third}, "
-            "which went on from there, and is in its report."
+            f"Steps 1 to {one} are of run {first}, with which this run went on. The log after step {other} is of run "
+            f"{third}, which went on from there, and is in its report."
         ],
-        [f"Steps 1 to 40 are of run {second}, with which this run went on."],
+        [f"Steps 1 to {other} are of run {second}, with which this run went on."],
     ]
-    assert [gather(folder, each).trainings[0].samples.last["step"] for each in records] == [20, 40, 60]
-    assert [len(list(made_by(folder, each).rows["train"])) for each in records] == [20, 40, 60]
-    for record, last in zip(records, (20, 40, 60), strict=True):
+    lasts = [one, other, STEPS]
+    assert [gather(folder, each).trainings[0].samples.last["step"] for each in records] == lasts
+    assert [len(list(made_by(folder, each).rows["train"])) for each in records] == lasts
+    for record, last in zip(records, lasts, strict=True):
         steps = [each["step"] for each in lines_of(folder, record, folder) if "train/loss" in each.get("metrics", ())]
         assert steps == list(range(1, last + 1))
 
-    other = json.loads(json.dumps(records[2] | {"id": "20991231T000000-tiny"}))
-    step_of(other)["folder"] = "work/train/other"
+    alone = json.loads(json.dumps(records[2] | {"id": "20991231T000000-tiny"}))
+    step_of(alone)["folder"] = "work/train/other"
     (folder / "work" / "train" / "other").mkdir(exist_ok=True)
     rows = log_of(folder, records[2], step_of(records[2])).read_text()
     (folder / "work" / "train" / "other" / "metrics.jsonl").write_text(rows)
-    (met,) = side_by_side(folder, records[0], other).trainings.values()
-    assert met[-1].step == 20
+    (met,) = side_by_side(folder, records[0], alone).trainings.values()
+    assert met[-1].step == one
     show_comparison(side_by_side(folder, records[0], records[2]), stream := io.StringIO())
     assert "train: both have the same log" in stream.getvalue()
+
+
+@pytest.mark.parametrize("status", ["pending", "blocked", "left out", "running", "failed", "interrupted"])
+def test_a_run_that_came_to_no_step_shows_none_of_those_that_others_did(
+    runs: tuple[Path, list[dict[str, Any]]], status: str
+):
+    folder, records = runs
+    other = json.loads(json.dumps(records[2] | {"id": "20991231T000000-tiny"}))
+    step_of(other).update(status=status, result=None)
+    assert gather(folder, other).trainings == []
+    assert "train" not in made_by(folder, other | {"provenance": None}).rows
+    step_of(other)["status"] = "skipped"
+    assert gather(folder, other).trainings[0].samples.last["step"] == STEPS
 
 
 def test_a_run_whose_later_one_is_gone_shows_no_more_than_it_told_of(runs: tuple[Path, list[dict[str, Any]]]):
