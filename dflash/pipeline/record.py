@@ -133,8 +133,8 @@ def is_run(root: Path, run: str) -> bool:
 
 
 def listed(root: Path, *, whole: bool = True) -> list[dict[str, Any]]:
-    """The records of all runs, oldest first, or of each only what stands before its steps, of which there are thousands
-    in a hundredth of the time. In place of a damaged one stands its id, "damaged" as its status, and None for all else:
+    """The records of all runs, oldest first, or of each only what stands before its steps, which is soon read
+    of thousands. In place of a damaged one stands its id, "damaged" as its status, and None for all else:
     one bad file must not hide the other runs. Raises StorageError."""
     found = []
     for run in runs(root):
@@ -176,8 +176,8 @@ def _end(record: dict[str, Any], folder: Path) -> None:
             for each in (step, *step.get("attempts", ())[-1:]):
                 if each.get("started") and not each["seconds"]:
                     each["seconds"] = max(0.0, round(heard - each["started"], 3))
-            for attempt in step.get("attempts", ())[-1:]:
-                attempt["reason"] = attempt["reason"] or "unheard"
+                    if each is not step:
+                        each["reason"] = "unheard"
 
 
 def _is_at_work(root: Path, folder: Path) -> bool:

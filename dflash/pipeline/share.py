@@ -37,7 +37,7 @@ class Share:
         if self.first and self.before:
             steps = f"Steps 1 to {self.first:,} are" if self.first > 1 else "Step 1 is"
             said.append(f"{steps} of run {self.before}, with which this run went on.")
-        if self.last is not None:
+        if self.after:
             here = f"The log after step {self.last:,} is" if self.last else "The log is"
             said.append(f"{here} of run {self.after}, which went on from there, and is in its report.")
         return " ".join(said)
