@@ -15,8 +15,9 @@ from dflash.pipeline.provenance.artifacts import METRICS, metrics
 from dflash.pipeline.provenance.hashes import Hashes
 from dflash.pipeline.provenance.lines import Lines, first_other, kept
 from dflash.pipeline.record import load_record, runs
+from dflash.pipeline.report.contents import metrics_of
 from dflash.pipeline.rows import Log
-from dflash.pipeline.share import log_of, share_of
+from dflash.pipeline.share import own_share
 from dflash.pipeline.verdict import Made, Verdict, judged
 
 
@@ -82,7 +83,7 @@ def made_by(root: Path, record: Mapping[str, Any]) -> Made:
     for step in record["steps"]:
         file = _file(root, record, step)
         if file and step["name"] not in lost:
-            log = Log(file, share_of(root, record, step).last if step["kind"] == "train" else None)
+            log = Log(file, own_share(root, record, step, file).last if step["kind"] == "train" else None)
             if any(True for _ in log):
                 rows[step["name"]] = log
     return Made(rows, record)
@@ -90,7 +91,7 @@ def made_by(root: Path, record: Mapping[str, Any]) -> Made:
 
 def _file(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Path | None:
     """Where a step's rows are, if it has any."""
-    file = log_of(root, record, step) if step["kind"] == "train" else root / step["folder"] / METRICS
+    file = metrics_of(root, record, step) if step["kind"] == "train" else root / step["folder"] / METRICS
     return file if file.is_file() else None
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import DFlashError, storage_error
-from dflash.pipeline.provenance.artifacts import METRICS
 from dflash.pipeline.record import load_record
 from dflash.pipeline.store import begun_by
 
@@ -43,25 +42,16 @@ class Share:
         return " ".join(said)
 
 
-def log_of(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Path:
-    """Where a training's log lies: in its step's folder, or where it was fetched to from another machine."""
-    several = sum(each["kind"] == step["kind"] for each in record["steps"]) > 1
-    mark = f"-{step['name']}" if several else ""
-    here: Path = root / step["folder"] / METRICS
-    fetched = root / "runs" / record["id"] / f"metrics{mark}.jsonl"
-    return fetched if fetched.exists() else here
-
-
-def share_of(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Share:
-    """A run's share in a training's log. One that found the training made has none, and shows all of it; one that came
-    to no step of it has none, either, and shows nothing, though others may have trained in that folder. What was
-    fetched is the run's own, whoever went on elsewhere. Raises StorageError."""
+def own_share(root: Path, record: Mapping[str, Any], step: Mapping[str, Any], log: Path) -> Share:
+    """A run's share in the `log` of its training `step`. One that found the training made has none, and shows all of
+    it; one that came to no step of it has none, either, and shows nothing, though others may have trained in that
+    folder. What was fetched is the run's own, whoever went on elsewhere. Raises StorageError."""
     if step["status"] == "skipped":
         return Share()
     done = next(_told(root, record["id"], step["name"]), None if step["status"] != "ok" else 1)
     if done is None:
         return Share(last=0)
-    is_here = log_of(root, record, step).parent == root / step["folder"]
+    is_here = log.parent == root / step["folder"]
     last, after = min(_ends(root, record["id"], step), default=(None, None)) if is_here else (None, None)
     return Share(done - 1, step.get("resumes"), last, after)
 

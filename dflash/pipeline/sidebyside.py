@@ -9,8 +9,9 @@ from typing import Any
 
 from dflash.pipeline.comparing import Difference, compare
 from dflash.pipeline.figures import Pair, paired
+from dflash.pipeline.report.contents import metrics_of
 from dflash.pipeline.rows import Log
-from dflash.pipeline.share import log_of, share_of
+from dflash.pipeline.share import own_share
 from dflash.training.sampling import flat, load_samples, row_of
 
 _MOST_STEPS = 10
@@ -57,7 +58,8 @@ def side_by_side(root: Path, a: Mapping[str, Any], b: Mapping[str, Any]) -> Comp
 
 
 def _log(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Log:
-    return Log(log_of(root, record, step), share_of(root, record, step).last)
+    log = metrics_of(root, record, step)
+    return Log(log, own_share(root, record, step, log).last)
 
 
 def at_equal_steps(a: Log, b: Log) -> list[Met]:

@@ -28,7 +28,9 @@ class MetricLog:
         path.touch()
         self._sampler = Sampler(each for each in kept_buckets(path) if each.last <= first_step)
         self._end = self._sampler.end
-        for row, end in rows_from(path, self._end, first_step):
+        for row, end in rows_from(path, self._end):
+            if row["step"] > first_step:
+                break
             self._sampler.take(row, end)
             self._end = end
         self._buckets = self._written_anew()  # before the rows are dropped that they must not stand for

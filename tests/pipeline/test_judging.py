@@ -16,7 +16,7 @@ from dflash.pipeline.judging import made_by
 from dflash.pipeline.verdict import judged
 root = Path(sys.argv[1])
 def record(name):
-    step = {"name": "train", "kind": "train", "folder": f"work/train/{name}"}
+    step = {"name": "train", "kind": "train", "status": "ok", "folder": f"work/train/{name}"}
     return {"id": name, "status": "ok", "steps": [step], "provenance": {"metrics": {}, "artifacts": {}}}
 one, other, third = (made_by(root, record(name)) for name in ("a", "b", "c"))
 found = judged(one, other, [], [third])

@@ -19,10 +19,10 @@ from dflash.pipeline.events import read_jsonl
 from dflash.pipeline.judging import made_by
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.record import load_record
-from dflash.pipeline.report.contents import gather
+from dflash.pipeline.report.contents import gather, metrics_of
 from dflash.pipeline.report.page import page
 from dflash.pipeline.report.tracking import lines_of
-from dflash.pipeline.share import Share, log_of, share_of
+from dflash.pipeline.share import Share, own_share
 from dflash.pipeline.show import show_comparison
 from dflash.pipeline.sidebyside import side_by_side
 from tests.pipeline.lab import none_left
@@ -97,7 +97,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str,
 
 
 def shares(folder: Path, records: list[dict[str, Any]]) -> list[Share]:
-    return [share_of(folder, record, step_of(record)) for record in records]
+    logs = [metrics_of(folder, record, step_of(record)) for record in records]
+    return [own_share(folder, record, step_of(record), log) for record, log in zip(records, logs, strict=True)]
 
 
 def step_of(record: dict[str, Any]) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def test_a_report_and_a_comparison_show_no_rows_of_a_later_run(runs: tuple[Path,
     alone = json.loads(json.dumps(records[2] | {"id": "20991231T000000-tiny"}))
     step_of(alone)["folder"] = "work/train/other"
     (folder / "work" / "train" / "other").mkdir(exist_ok=True)
-    rows = log_of(folder, records[2], step_of(records[2])).read_text()
+    rows = metrics_of(folder, records[2], step_of(records[2])).read_text()
     (folder / "work" / "train" / "other" / "metrics.jsonl").write_text(rows)
     (met,) = side_by_side(folder, records[0], alone).trainings.values()
     assert met[-1].step == one

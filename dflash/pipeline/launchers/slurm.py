@@ -238,7 +238,7 @@ def failure_of(number: str, standing: Job, logs: RankLogs) -> DFlashError:
     death = first_death(text)
     if state == "CANCELLED" and not (death and death.never_lived):
         return StepFailed(f"{job} was cancelled, not by this run", status=1, cure=again)
-    if state == "OUT_OF_MEMORY" or (death and death.how == "Out Of Memory"):  # the state may be that of the script
+    if state == "OUT_OF_MEMORY":
         cure = "ask for more with launcher.memory, or choose fewer train.rows"
         return OutOfMemory(f"memory of {job} ran out on a node", where=standing.nodes or None, cure=cure)
     if state in ("TIMEOUT", "DEADLINE"):

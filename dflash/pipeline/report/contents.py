@@ -14,7 +14,7 @@ from dflash.errors import DataError, storage_error
 from dflash.pipeline.comparing import Difference, compare
 from dflash.pipeline.record import load_record, runs
 from dflash.pipeline.report.timeline import Span, spans_of
-from dflash.pipeline.share import Share, log_of, share_of
+from dflash.pipeline.share import Share, own_share
 from dflash.training.sampling import Samples, last_with, load_samples
 
 
@@ -60,11 +60,21 @@ def gather(root: Path, record: Mapping[str, Any]) -> Contents:
         )
         for step in steps
         if step["kind"] == "train"
-        for share, log in [(share_of(root, record, step), log_of(root, record, step))]
+        for log in [metrics_of(root, record, step)]
+        for share in [own_share(root, record, step, log)]
         if (samples := load_samples(log, share.last))
     ]
     previous = before(root, record)
     return Contents(record, trainings, spans, previous, compare(previous, record) if previous else ())
+
+
+def metrics_of(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Path:
+    """Where the log of a training lies: in its step's folder, or where it was fetched to from another machine."""
+    here: Path = root / step["folder"] / "metrics.jsonl"
+    several = sum(each["kind"] == step["kind"] for each in record["steps"]) > 1
+    mark = f"-{step['name']}" if several else ""
+    fetched = root / "runs" / record["id"] / f"metrics{mark}.jsonl"
+    return fetched if fetched.exists() else here
 
 
 def counterpart(record: Mapping[str, Any], step: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

@@ -20,8 +20,9 @@ from typing import Any
 from dflash.atomic import whole_folder
 from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_error
 from dflash.pipeline.figures import figures
+from dflash.pipeline.report.contents import metrics_of
 from dflash.pipeline.report.writing import write_report
-from dflash.pipeline.share import log_of, share_of
+from dflash.pipeline.share import own_share
 from dflash.training.sampling import flat, load_samples, rows_from
 
 PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny"}
@@ -103,7 +104,8 @@ def lines_of(root: Path, record: Mapping[str, Any], scratch: Path) -> Iterator[d
     }
     for step in record["steps"]:
         if step["kind"] == "train":
-            for number, metrics in _metrics(log_of(root, record, step), share_of(root, record, step).last):
+            log = metrics_of(root, record, step)
+            for number, metrics in _metrics(log, own_share(root, record, step, log).last):
                 yield {"step": number, "metrics": {f"{step['name']}/{name}": value for name, value in metrics.items()}}
     yield {"step": 0, "metrics": {f"run/{each.name}": each.value for each in figures(record)}}
     artifacts = {"report.html": write_report(root, record, scratch / "report.html")}

@@ -238,7 +238,6 @@ def test_the_logs_of_workers_are_one_of_whole_lines_with_their_ranks(tmp_path: P
     ("state", "srun", "kind", "status", "said"),
     [
         ("OUT_OF_MEMORY", "killed", OutOfMemory, 10, "n1: memory of job 17 ran out on a node; ask for more"),
-        ("FAILED", "memory", OutOfMemory, 10, "n1: memory of job 17 ran out on a node; ask for more"),
         ("TIMEOUT", "killed", StepFailed, 124, "the time of job 17 was up before it had saved; give it more"),
         ("NODE_FAIL", "restarted", StepFailed, 255, r"job 17 is gone \(NODE_FAIL\); run again"),
         ("CANCELLED", "told", StepFailed, 1, "job 17 was cancelled, not by this run"),
