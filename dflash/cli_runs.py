@@ -34,7 +34,7 @@ def runs(*, pipeline: str, status: str, root: str, as_json: bool) -> None:
     if status and status not in STATUSES:
         cure = suggestion(status, STATUSES, "statuses")
         raise UsageError(f"there is no status {status!r}", where="--status", cure=cure)
-    known = listed(root_of(root))
+    known = listed(root_of(root), whole=as_json)
     records = [
         each
         for each in known

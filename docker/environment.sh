@@ -20,5 +20,6 @@ find lib -path '*.dist-info/RECORD' | LC_ALL=C sort | xargs -r sha256sum > dflas
     bin/python -ISBc 'import sys; print("python", ".".join(map(str, sys.version_info[:3])))'
     echo "lock $(sha256sum < /run/environment/requirements.lock | cut -c-64)"
     echo "spec $(sha256sum < /run/environment/env.yaml | cut -c-64)"
+    echo "base $BASE_DIGEST"
     echo "place /opt/env"
 } > dflash-stamp

@@ -15,6 +15,7 @@ RUN --mount=type=bind,source=tools,target=/run/tools \
 
 FROM tools AS environment-wheels
 ARG PYTHON
+ARG BASE_DIGEST
 RUN --network=none \
     --mount=type=bind,source=tools,target=/run/tools \
     --mount=type=bind,source=environment,target=/run/environment \
@@ -23,6 +24,7 @@ RUN --network=none \
 
 FROM tools AS environment-index
 ARG PYTHON
+ARG BASE_DIGEST
 ARG INDEX_OPTIONS=""
 # The index's address may hold a password: a secret is in no layer and no history.
 RUN --mount=type=bind,source=tools,target=/run/tools \

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dflash.errors import DataError, storage_error
 
 _PROGRESS_INTERVAL_S = 1.0
+_END = 64 * 1024
+"""Bytes in which there is a whole line."""
 
 
 class EventLog:
@@ -63,26 +66,46 @@ class EventLog:
             raise storage_error(failure, self._path) from failure
 
 
+def last_heard(path: Path) -> float | None:
+    """When the last event was written, in unix time; None where none is there. Only the file's end is read. Raises
+    StorageError."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _END))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return None
+    except OSError as failure:
+        raise storage_error(failure, path) from failure
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line
+            return float(json.loads(line)["time"])
+    return None
+
+
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file. A torn last line (its writer was killed) is left out.
+    """The objects of a JSON-lines file. Raises as `each_jsonl`."""
+    return list(each_jsonl(path))
+
+
+def each_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON-lines file, one after the other. A torn last line (its writer was killed) is left out.
 
     Raises DataError naming any other line that is not a JSON object, or StorageError.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line == b"\n":
+                    continue
+                try:
+                    value = json.loads(line)
+                except ValueError:
+                    if not line.endswith(b"\n"):
+                        break
+                    raise DataError("this line is not JSON", where=f"{path}:{number}") from None
+                if not isinstance(value, dict):
+                    raise DataError("this line is not a JSON object", where=f"{path}:{number}")
+                yield value
     except OSError as failure:
         raise storage_error(failure, path) from failure
-    found = []
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
-        try:
-            value = json.loads(line)
-        except ValueError:
-            if number == len(lines):
-                break
-            raise DataError("this line is not JSON", where=f"{path}:{number}") from None
-        if not isinstance(value, dict):
-            raise DataError("this line is not a JSON object", where=f"{path}:{number}")
-        found.append(value)
-    return found

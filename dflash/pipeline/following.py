@@ -21,6 +21,7 @@ from dflash.pipeline.belongings import look
 from dflash.pipeline.errand import Errand
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.process import GRACE_S
+from dflash.pipeline.provenance.image import with_build
 from dflash.pipeline.view import View
 from dflash.training.usage import USAGE
 
@@ -149,7 +150,7 @@ def fetch(errand: Errand, job: Job, folder: Path, failure: DFlashError | None = 
         if there[errand.folder] and not errand.is_in(folder):
             verdict = _verdict(folder)
             files.get(connection, errand.folder, folder)
-            _keep(verdict, folder)
+            _complete(folder, verdict)
         if there[errand.folder]:
             _fetch_made(connection, errand, folder)
         elif failure:
@@ -171,13 +172,19 @@ def _verdict(folder: Path) -> Any:
     return None
 
 
-def _keep(verdict: Any, folder: Path) -> None:
-    if verdict:
-        try:
-            record = json.loads((folder / "record.json").read_bytes())
-            write_json(folder / "record.json", {**record, "replay": verdict})
-        except OSError as failure:
-            raise storage_error(failure, folder / "record.json") from failure
+def _complete(folder: Path, verdict: Any) -> None:
+    """Add to a record that was fetched what only this machine knows: the verdict, and how the image was built."""
+    try:
+        record = json.loads((folder / "record.json").read_bytes())
+        around = (record.get("provenance") or {}).get("environment") or {}
+        built = with_build(around.get("image"), folder.parents[1])
+        if verdict or built != around.get("image"):
+            around["image"] = built
+            write_json(folder / "record.json", {**record, **({"replay": verdict} if verdict else {})})
+    except FileNotFoundError:  # it ended before it had one
+        return
+    except OSError as failure:
+        raise storage_error(failure, folder / "record.json") from failure
 
 
 def _note_failure(folder: Path, failure: DFlashError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 from dflash.atomic import write_json
 from dflash.errors import DataError, DFlashError, storage_error
 from dflash.pipeline.comparing import Difference, compare, same, with_lines
-from dflash.pipeline.events import read_jsonl
 from dflash.pipeline.provenance.artifacts import METRICS, metrics
+from dflash.pipeline.provenance.hashes import Hashes
 from dflash.pipeline.provenance.lines import Lines, first_other, kept
 from dflash.pipeline.record import load_record, runs
+from dflash.pipeline.report.contents import metrics_of
+from dflash.pipeline.rows import Log
+from dflash.pipeline.share import own_share
 from dflash.pipeline.verdict import Made, Verdict, judged
 
 
@@ -70,39 +74,38 @@ def judge(root: Path, run: str, of: str, accepted: Sequence[str]) -> tuple[Verdi
 
 
 def made_by(root: Path, record: Mapping[str, Any]) -> Made:
-    """What a run made, as far as it is here: the rows of each step that wrote some, and that nobody has made again.
+    """What a run made, as far as it is here: the rows of each step that wrote some, and that nobody has made again; of
+    a training that a later run went on with, those up to there. They are read when somebody goes through them.
 
     Raises DataError, StorageError.
     """
     lost, rows = _overwritten(root, record), {}
     for step in record["steps"]:
         file = _file(root, record, step)
-        if file and step["name"] not in lost and (found := read_jsonl(file)):
-            rows[step["name"]] = found
+        if file and step["name"] not in lost:
+            log = Log(file, own_share(root, record, step, file).last if step["kind"] == "train" else None)
+            if any(True for _ in log):
+                rows[step["name"]] = log
     return Made(rows, record)
 
 
 def _file(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Path | None:
-    """Where a step's rows are: of a run that another machine had in the run's folder, else in the step's."""
-    home = root / "runs" / str(record["id"])
-    named = home / f"metrics-{step['name']}.jsonl"
-    here = [named, home / METRICS] if step["kind"] == "train" else []
-    return next((file for file in (*here, root / step["folder"] / METRICS) if file.is_file()), None)
+    """Where a step's rows are, if it has any."""
+    file = metrics_of(root, record, step) if step["kind"] == "train" else root / step["folder"] / METRICS
+    return file if file.is_file() else None
 
 
 def _overwritten(root: Path, record: Mapping[str, Any]) -> list[str]:
     """The steps whose folder has other rows than the run saw: it was damaged or deleted, and made again."""
     known = record["provenance"]["metrics"] if record.get("provenance") else {}
     found = []
-    for step in record["steps"]:
-        file, before = _file(root, record, step), known.get(step["name"])
-        if before and file and file.parent == root / step["folder"]:
-            try:
-                now = metrics(file.parent)
-            except OSError as failure:
-                raise storage_error(failure, file) from failure
-            if now and now["digest"] != before["digest"]:
-                found.append(step["name"])
+    with Hashes(root) as hashes:
+        for step in record["steps"]:
+            file, before = _file(root, record, step), known.get(step["name"])
+            if before and file and file.parent == root / step["folder"]:
+                now = metrics(file.parent, hashes)
+                if now and now["digest"] != before["digest"]:
+                    found.append(step["name"])
     return found
 
 
@@ -115,6 +118,9 @@ def _others_like(root: Path, of: str, new: Mapping[str, Any]) -> Iterator[Made]:
             told = record.get("replay") or {}
             is_like = told.get("of") == of and record["host"] == new["host"] and record["status"] == "ok"
             if each != new["id"] and is_like and not compare(record, new):
-                yield made_by(root, record)
+                made = made_by(root, record)
+                for log in made.rows.values():
+                    deque(log, maxlen=0)  # before others are compared with it
+                yield made
         except DFlashError:
             continue

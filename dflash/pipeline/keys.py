@@ -132,9 +132,29 @@ def require_unchanged(step: Step, pipeline: Pipeline, fields: Mapping[str, Any],
     if step.is_last or not step.kind.cached:  # it is never skipped
         return
     now = {"fingerprint": step.kind.fingerprint(step.config), "files": _files(step, pipeline, home, {})}
+    _require_same(step, fields, now, "run it again: ./inv resume")
+
+
+def require_source(step: Step, fields: Mapping[str, Any], package: Path = PACKAGE) -> None:
+    """Look at the source that decides a step's result once more. Its processes import what they need when they need it,
+    hours after the run was planned perhaps: a result that was made by other code than its key says would be skipped
+    wrongly ever after. What such a step has made stays in its folder: with the source as it was, it goes on from there.
+
+    Raises StepFailed where it is not what the `fields` of its key say, StorageError.
+    """
+    if step.is_last or not step.kind.cached:
+        return
+    try:
+        now = {"sources": _sources(step.kind.sources, package, {})}
+    except OSError as failure:
+        raise storage_error(failure) from failure
+    _require_same(step, fields, now, "undo that and go on: ./inv resume; or start anew with it: ./inv train")
+
+
+def _require_same(step: Step, fields: Mapping[str, Any], now: Mapping[str, Any], cure: str) -> None:
     if found := changes({name: fields.get(name, {}) for name in now}, now):
         what = f"what it reads was changed after the run was planned: {found[0]}"
-        raise StepFailed(what, status=1, where=f"step {step.name}", cure="run it again: ./inv resume")
+        raise StepFailed(what, status=1, where=f"step {step.name}", cure=cure)
 
 
 def _files(step: Step, pipeline: Pipeline, home: Path, known: dict[Path, str]) -> dict[str, str]:

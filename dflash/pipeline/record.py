@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
 import re
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 from dflash.errors import DataError, UsageError, storage_error
 from dflash.pipeline import lock
+from dflash.pipeline.events import last_heard
 from dflash.pipeline.keys import stamped_lock
 from dflash.pipeline.plan import Plan
 from dflash.validation import suggestion
@@ -24,6 +26,9 @@ _FIELDS = {"id", "pipeline", "host", "status", "started", "wall_s", "peak_rss_mb
 
 STATUSES = ("running", "ok", "failed", "interrupted", "damaged")
 """Of a run, as `listed` gives them."""
+
+_HEAD = 4096
+"""Bytes in which a record's first fields are."""
 
 AWAY = "remote.json"
 """Beside the record of a run that another machine has, or had: where it is."""
@@ -97,6 +102,7 @@ def new_record(run: str, plan: Plan, root: Path, source: Mapping[str, Any]) -> d
                 "started": None,
                 "seconds": 0.0,
                 "why": list(each.why),
+                "resumes": None,
                 "key": each.key,
                 "folder": f"work/{each.step.kind.name}/{each.key[:16]}",
                 "result": None,
@@ -126,20 +132,22 @@ def is_run(root: Path, run: str) -> bool:
     return run == Path(run).name and (root / "runs" / run / "record.json").exists()
 
 
-def listed(root: Path) -> list[dict[str, Any]]:
-    """The records of all runs, oldest first. In place of a damaged one stands its id, "damaged" as its status, and
-    None for all else: one bad file must not hide the other runs. Raises StorageError."""
+def listed(root: Path, *, whole: bool = True) -> list[dict[str, Any]]:
+    """The records of all runs, oldest first, or of each only what stands before its steps, which is soon read
+    of thousands. In place of a damaged one stands its id, "damaged" as its status, and None for all else:
+    one bad file must not hide the other runs. Raises StorageError."""
     found = []
     for run in runs(root):
         try:
-            found.append(load_record(root, run))
+            found.append(load_record(root, run, whole=whole))
         except DataError:
             found.append({**dict.fromkeys([*sorted(_FIELDS), *_LIFTED]), "id": run, "status": "damaged", "steps": []})
     return found
 
 
-def load_record(root: Path, run: str | None = None) -> dict[str, Any]:
-    """A run's record; the newest without `run`. One that was killed reads as interrupted.
+def load_record(root: Path, run: str | None = None, *, whole: bool = True) -> dict[str, Any]:
+    """A run's record, or what stands before its steps; the newest without `run`. One that was killed reads as
+    interrupted when it was last heard of.
 
     Raises UsageError when there is no such run, DataError for a damaged record, StorageError.
     """
@@ -150,12 +158,26 @@ def load_record(root: Path, run: str | None = None) -> dict[str, Any]:
         cure = suggestion(run, known, "runs") if len(known) < 10 else "./inv runs lists them"
         raise UsageError(f"there is no run {run!r}", where=str(root / "runs"), cure=cure)
     path = root / "runs" / (run or known[-1]) / "record.json"
-    record = _read(path)
+    record = _read(path, whole)
     if record.get("status") == "running" and not _is_at_work(root, path.parent):
-        record["status"] = "interrupted"
-        for step in record["steps"]:
-            step["status"] = "interrupted" if step["status"] == "running" else step["status"]
+        _end(record, path.parent)
     return record
+
+
+def _end(record: dict[str, Any], folder: Path) -> None:
+    """Let a run have ended that could not note its own end: its last event is the last that is known of it."""
+    record["status"] = "interrupted"
+    heard = last_heard(folder / "events.jsonl") or 0.0
+    begun = datetime.fromisoformat(record["started"]).timestamp()
+    record["wall_s"] = max(record["wall_s"], round(heard - begun, 3))
+    for step in record["steps"]:
+        if step["status"] == "running":
+            step.update(status="interrupted", error="the run ended without a word; it was last heard of then")
+            for each in (step, *step.get("attempts", ())[-1:]):
+                if each.get("started") and not each["seconds"]:
+                    each["seconds"] = max(0.0, round(heard - each["started"], 3))
+                    if each is not step:
+                        each["reason"] = "unheard"
 
 
 def _is_at_work(root: Path, folder: Path) -> bool:
@@ -169,9 +191,9 @@ def _is_at_work(root: Path, folder: Path) -> bool:
     return held is not None and held.run == folder.name
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, whole: bool) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(path.read_bytes() if whole else _head(path))
     except OSError as failure:
         raise storage_error(failure, path) from failure
     except ValueError:
@@ -180,6 +202,17 @@ def _read(path: Path) -> dict[str, Any]:
         cure = "./inv runs lists the others; move this folder away to be rid of it"
         raise DataError("the record is damaged", where=str(path), cure=cure)
     return record
+
+
+def _head(path: Path) -> bytes:
+    """A record's JSON without its steps and what follows them; all of it where it does not end as `write_json` does."""
+    with path.open("rb") as file:
+        head, found, _ = file.read(_HEAD).partition(b'"steps":')
+        file.seek(-min(3, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        if found and file.read() == b"\n}\n":  # which is nowhere else, as all that is inside is indented
+            return head + b'"steps": []}'
+        file.seek(0)
+        return file.read()
 
 
 class Clock:

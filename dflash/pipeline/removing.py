@@ -132,9 +132,9 @@ def _refuse_needed(root: Path, run: str) -> None:
 
 def _refuse_originals(root: Path, wanted: Sequence[str]) -> None:
     """What a run that is at work does again, or goes on with, is read when that has ended."""
-    for record in listed(root):
+    for record in listed(root, whole=False):
         if record["status"] == "running" and record["id"] not in wanted:
-            known = record
+            known = load_record(root, record["id"])
             if (root / "runs" / record["id"] / AWAY).exists():
                 known = {"provenance": load_errand(root, record["id"]).request.get("known")}
             original: str = ((known.get("provenance") or {}).get("predecessor") or {}).get("run", "")

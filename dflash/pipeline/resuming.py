@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dflash.errors import UsageError, storage_error
+from dflash.errors import DataError, UsageError, storage_error
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.policy import LEFT_OUT
-from dflash.pipeline.record import listed, load_record
+from dflash.pipeline.record import load_record, runs
 from dflash.pipeline.request import load_request, planned
 
 
 def unfinished(root: Path) -> str:
     """The newest run that did not end well, and that none has gone on with, by that name or with the same command.
     Raises UsageError when there is none."""
-    records = listed(root)
-    resumed = {record.get("resumes") for record in records}
-    left = [
-        each["id"]
-        for number, each in enumerate(records, 1)
-        if each["status"] in ("failed", "interrupted")
-        and each["id"] not in resumed
-        and not any(_has_finished(later, each) for later in records[number:])
-    ]
-    if not left:
-        cure = "./inv runs lists them; ./inv train starts one"
-        raise UsageError("every run has ended well, or is at work", where=str(root / "runs"), cure=cure)
-    return str(left[-1])
+    resumed: set[str | None] = set()
+    later: list[set[str | None]] = []
+    for record in _newest_first(root):
+        wanted = {step.get("key") or None for step in record["steps"]}
+        is_left = record["status"] in ("failed", "interrupted") and record["id"] not in resumed
+        if is_left and not any(wanted <= settled for settled in reversed(later)):
+            return str(record["id"])
+        resumed.add(record.get("resumes"))
+        later.append({step.get("key") for step in record["steps"] if step["status"] in ("ok", "skipped", LEFT_OUT)})
+    cure = "./inv runs lists them; ./inv train starts one"
+    raise UsageError("every run has ended well, or is at work", where=str(root / "runs"), cure=cure)
 
 
-def _has_finished(later: dict[str, Any], record: dict[str, Any]) -> bool:
-    """Whether a later run has done all that another was to do."""
-    settled = {step.get("key") for step in later["steps"] if step["status"] in ("ok", "skipped", LEFT_OUT)}
-    return {step.get("key") or None for step in record["steps"]} <= settled
+def _newest_first(root: Path) -> Iterator[dict[str, Any]]:
+    """The records that are whole; none is read before it is asked for."""
+    for run in reversed(runs(root)):
+        with contextlib.suppress(DataError):
+            yield load_record(root, run)
 
 
 def again(root: Path, run: str) -> tuple[Plan, dict[str, Any]]:

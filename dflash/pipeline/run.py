@@ -20,7 +20,7 @@ from dflash.pipeline import lock, machines
 from dflash.pipeline.attempts import Attempts, Job
 from dflash.pipeline.belongings import belongings_of, files_named
 from dflash.pipeline.events import EventLog
-from dflash.pipeline.keys import require_unchanged
+from dflash.pipeline.keys import require_source, require_unchanged
 from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
@@ -238,16 +238,17 @@ class _Run:
         # What was planned may have become better: an input that was made again may be the same as before.
         decision = decide(step, planned.key, planned.fields, contents, self.store)
         entry.update(planned=decision.status, why=list(decision.why))
-        if decision.status == "resume" and self.record["provenance"]["predecessor"] is None:
-            before = self.store.look(kind.name, planned.key).started_by
-            self.record["provenance"]["predecessor"] = {"run": before, "how": "resumed"}
+        found = self.store.look(kind.name, planned.key)
         if decision.status == "skip":
-            found = self.store.look(kind.name, planned.key).done
-            assert found is not None
-            self.done[step.name] = found
-            entry.update(status="skipped", seconds=0.0, result=found.result)
-            self._note_made(planned, found)
+            assert found.done is not None
+            self.done[step.name] = found.done
+            entry.update(status="skipped", seconds=0.0, result=found.done.result)
+            self._note_made(planned, found.done)
             return
+        entry["resumes"] = found.started_by or None  # also where an output was damaged: its checkpoints may be whole
+        if decision.status == "resume" and self.record["provenance"]["predecessor"] is None:
+            self.record["provenance"]["predecessor"] = {"run": found.started_by, "how": "resumed"}
+        require_source(step, planned.fields)  # before hours are spent on what can not be kept
         clock = Clock()
         entry.update(status="running", started=round(time.time(), 3))
         self.view.started(step.name, decision.status, decision.why)
@@ -262,6 +263,7 @@ class _Run:
             result = self.attempts.result(job, entry["attempts"])
             if result is None:
                 return
+            require_source(step, planned.fields)
             require_unchanged(step, self.plan.pipeline, planned.fields)
             done = self.store.finish(
                 attempt, planned.fields, result, clock.seconds(), self.attempts.observed.get(step.name)

@@ -10,6 +10,8 @@ from typing import Any
 from dflash.pipeline.comparing import Difference, compare
 from dflash.pipeline.figures import Pair, paired
 from dflash.pipeline.report.contents import metrics_of
+from dflash.pipeline.rows import Log
+from dflash.pipeline.share import own_share
 from dflash.training.sampling import flat, load_samples, row_of
 
 _MOST_STEPS = 10
@@ -46,19 +48,24 @@ def side_by_side(root: Path, a: Mapping[str, Any], b: Mapping[str, Any]) -> Comp
     """Compare two records of a root. Raises StorageError."""
     others = {each["name"]: each for each in b["steps"] if each["kind"] == "train"}
     logs = {
-        step["name"]: (metrics_of(root, a, step), metrics_of(root, b, others[step["name"]]))
+        step["name"]: (_log(root, a, step), _log(root, b, others[step["name"]]))
         for step in a["steps"]
         if step["kind"] == "train" and step["name"] in others
     }
-    shared = [name for name, (one, other) in logs.items() if one == other and one.exists()]
+    shared = [name for name, (one, other) in logs.items() if one.path == other.path and one.path.exists()]
     trainings = {name: met for name, pair in logs.items() if name not in shared and (met := at_equal_steps(*pair))}
     return Comparison(a["id"], b["id"], paired(a, b), trainings, compare(a, b), shared)
 
 
-def at_equal_steps(a: Path, b: Path) -> list[Met]:
+def _log(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Log:
+    log = metrics_of(root, record, step)
+    return Log(log, own_share(root, record, step, log).last)
+
+
+def at_equal_steps(a: Log, b: Log) -> list[Met]:
     """Up to ten steps, evenly, that the logs `a` and `b` both have: their rows as they were written. They are the ends
     of the shorter one's buckets; the other, which may lack a few rows, has buckets of its own."""
-    samples = [(log, side) for log in (a, b) if (side := load_samples(log))]
+    samples = [(log.path, side) for log in (a, b) if (side := load_samples(log.path, log.until))]
     if len(samples) < 2:
         return []
     shorter, longer = sorted((side for _, side in samples), key=lambda side: side.rows)

@@ -123,7 +123,7 @@ def snapshot(home: Path = HOME, without: Collection[Path] = ()) -> tuple[bytes, 
         _refuse_large(home, names)
         _refuse_links_out(home, names)
         content = unpacking.packed(str(home), names)
-        patch, remote = (_patch(home, tracked, names), _remote(home)) if commit else (b"", None)
+        patch, remote = (_patch(home, names), _remote(home)) if commit else (b"", None)
         return content, Origin(commit, patch, remote, unpacking.digest(content))
     except OSError as failure:
         raise storage_error(failure, failure.filename or home) from failure
@@ -182,7 +182,7 @@ def _refuse_links_out(home: Path, names: list[str]) -> None:
                 raise UsageError(f"{name} is a link that leads out of the source", where=str(home), cure=cure)
 
 
-def _patch(home: Path, tracked: list[str], names: list[str]) -> bytes:
+def _patch(home: Path, names: list[str]) -> bytes:
     """What makes of the commit the files `names`, found without touching the repository's own index and objects. By
     plumbing, so that a person's settings for how git shows differences change nothing in it."""
 
@@ -192,7 +192,8 @@ def _patch(home: Path, tracked: list[str], names: list[str]) -> bytes:
 
     with index_apart(home) as apart:
         git(home, "read-tree", "HEAD", more=apart)
-        index(sorted({*tracked} - {*names}), "--force-remove")
+        committed = git(home, "ls-files", "-z", more=apart).split(b"\0")  # the repository's own index may lack some
+        index(sorted({os.fsdecode(name) for name in committed if name} - {*names}), "--force-remove")
         index(names, "--add", "--replace")
         shown = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")
         without = "--ignore-submodules=all"  # which are not sent

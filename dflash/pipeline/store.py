@@ -106,8 +106,8 @@ class Store:
             done = _read_done(place)
             if done is not None and done.key == key:
                 return Folder("done", done, tuple(_damage(place, done)), done.contents, done.run)
-            started = _read(place / "started.json")
-            return Folder("started", None, (), started.get("contents"), str(started.get("run", "")))
+            contents = _read(place / "started.json").get("contents")
+            return Folder("started", None, (), contents, begun_by(place))
         except OSError as failure:
             raise storage_error(failure, failure.filename or place) from failure
 
@@ -182,6 +182,11 @@ def _read_done(place: Path) -> Done | None:
         return Done(**{name: each for name, each in value.items() if name in known})
     except (KeyError, TypeError):
         return None
+
+
+def begun_by(place: Path) -> str:
+    """The run that last began the step with this folder; empty where none did. Raises OSError."""
+    return str(_read(place / "started.json").get("run", ""))
 
 
 def observed_in(place: Path) -> dict[str, Any]:

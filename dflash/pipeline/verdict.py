@@ -6,25 +6,19 @@ Pure: records and rows of metrics are data, and so is the verdict.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from math import inf, isnan
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from dflash.pipeline.comparing import Difference
+from dflash.pipeline.noise import Noise, is_within
 from dflash.pipeline.provenance.artifacts import COMPARED
+from dflash.pipeline.rows import Counted, Row, together
 
 Kind = Literal["bit-identical", "within noise", "diverged", "not comparable"]
-Row = Mapping[str, Any]
-Rows = Mapping[str, Sequence[Row]]
+Rows = Mapping[str, Iterable[Row]]
 """The rows of metrics.jsonl, by the name of the step that wrote them."""
 
-MARGIN = 2.0
-"""A difference is noise up to this many times what two replays on the same machine differed by at that step, or before:
-two samples tell little of how far a third may lie."""
-
-_EXACT = ("step", "tokens", "lr")
-"""Numbers that are decided, not computed: where they are others, it is another training."""
 _MEASURED = (".json", ".jsonl", ".log", ".md")
 """Files that say how long something took."""
 
@@ -83,43 +77,56 @@ class Made:
 def judged(old: Made, new: Made, differences: Sequence[Difference], others: Sequence[Made] = ()) -> Verdict:
     """The verdict on `new`, which is `old` done again. `differences` are those between their records, the likeliest
     cause first; `others` are more replays of the same run on the machine of `new`, which tell its noise."""
-    pairs = list(_paired(old.rows, new.rows))
+    noise = Noise(len(others) + 1) if others else None
+    found = _read([old, new, *others], noise)
     before, after = _files(old.record), _files(new.record)
     shared = sorted(before.keys() & after.keys())
-    noise = _noise([new, *others]) if others else None
-    told = None if noise is None else _told(noise, len(others) + 1)
-    whole = Verdict("bit-identical", rows=len(pairs), files=len(shared), noise=told)
-    if not pairs and not shared:
+    whole = Verdict("bit-identical", rows=found.pairs, files=len(shared), noise=str(noise) if noise else None)
+    if not found.pairs and not shared:
         return replace(whole, kind="not comparable", cause="neither metrics nor files are there of both")
     cause, field = _cause(differences)
-    alone = list(_only_one_has(old, new))
-    for step, row, again in pairs:
-        for name in _other(row, again):
-            kind: Kind = "within noise" if noise and not alone and _is_noise(pairs, noise) else "diverged"
-            first = replace(whole, kind=kind, step=int(row["step"]), name=_label(step, name, old.rows))
-            return replace(first, old=row.get(name), new=again.get(name), cause=cause, field=field)
+    alone: list[str] = []
+    if old.record.get("status", "ok") == "ok":  # one that came to no end made less, which is no other result
+        alone = [*sorted(before.keys() ^ after.keys()), *found.unequal]
+    if found.first:
+        step, name, row, again = found.first
+        is_noise = noise is not None and noise.is_known and found.is_noise and not alone
+        first = replace(whole, kind="within noise" if is_noise else "diverged", step=int(row["step"]))
+        label = _label(step, name, old.rows)
+        return replace(first, name=label, old=row.get(name), new=again.get(name), cause=cause, field=field)
     if others_made := [name for name in shared if before[name] != after[name]] + alone:
         return replace(whole, kind="diverged", name=others_made[0], cause=cause, field=field)
     return whole
 
 
-def _only_one_has(old: Made, new: Made) -> Iterator[str]:
-    """Files and rows that one made and the other did not. A run that came to no end made less; that is no difference in
-    what it computed."""
-    if old.record.get("status", "ok") == "ok":
-        yield from sorted(_files(old.record).keys() ^ _files(new.record).keys())
-        for name in sorted(old.rows.keys() & new.rows.keys()):
-            if len(old.rows[name]) != len(new.rows[name]):
-                yield f"the number of rows of {name}"
+@dataclass
+class _Read:
+    """What there is to say of the rows of two runs: how many both have; the first with another number, as step of the
+    pipeline, number, and both rows; whether all that differ do so within the noise; which logs have more rows on one
+    side."""
+
+    pairs: int = 0
+    first: tuple[str, str, Row, Row] | None = None
+    is_noise: bool = True
+    unequal: list[str] = field(default_factory=list)
 
 
-def _paired(old: Rows, new: Rows) -> Iterator[tuple[str, Row, Row]]:
-    """Rows of the same step of the same training. A row of a step of one's own may have no number of one."""
-    for name in old:
-        again = {row["step"]: row for row in new.get(name, ()) if isinstance(row.get("step"), int)}
-        for row in old[name]:
-            if isinstance(row.get("step"), int) and row["step"] in again:
-                yield name, row, again[row["step"]]
+def _read(made: Sequence[Made], noise: Noise | None) -> _Read:
+    """Go once through the rows of a run, of its replay, and of more replays."""
+    found = _Read()
+    for log in dict.fromkeys(name for each in made for name in each.rows):
+        sides = [Counted(each.rows.get(log, ())) for each in made]
+        for row, again, *others in together(sides):
+            here = noise.at(log, [again, *others]) if noise else {}
+            if row is None or again is None:
+                continue
+            found.pairs += 1
+            if found.first is None and (name := next(_other(row, again), None)):
+                found.first = log, name, row, again
+            found.is_noise = found.is_noise and noise is not None and is_within(row, again, here)
+        if all(log in each.rows for each in made[:2]) and sides[0].count != sides[1].count:
+            found.unequal.append(f"the number of rows of {log}")
+    return found
 
 
 def _other(row: Row, again: Row) -> Iterator[str]:
@@ -145,74 +152,6 @@ def _files(record: Mapping[str, Any]) -> dict[str, str]:
         for path, each in files.items()
         if not path.endswith(_MEASURED)
     }
-
-
-Noise = Mapping[tuple[str, Any, str], float]
-"""By training, step and number: the most that two replays differed there, or before."""
-
-
-def _noise(replays: Sequence[Made]) -> Noise:
-    found: dict[tuple[str, Any, str], float] = {}
-    for index, one in enumerate(replays):
-        for other in replays[index + 1 :]:
-            most: dict[tuple[str, str], float] = {}
-            for step, row, again in _paired(one.rows, other.rows):
-                for name, size in _sizes(row, again):
-                    if size == inf:  # one of them broke down, which makes no difference a small one
-                        continue
-                    most[step, name] = max(most.get((step, name), 0.0), size)
-                    key = (step, row["step"], name)
-                    found[key] = max(found.get(key, 0.0), most[step, name])
-    return found
-
-
-def _sizes(row: Row, again: Row) -> Iterator[tuple[str, float]]:
-    """How far each number of two rows is from the other; infinitely, where one has it and the other has not."""
-    for name in COMPARED:
-        if name in _EXACT:
-            yield name, 0.0 if row.get(name) == again.get(name) else inf
-            continue
-        one, other = dict(_numbers(row.get(name))), dict(_numbers(again.get(name)))
-        if one.keys() != other.keys():
-            yield name, inf
-        else:
-            yield name, max((_apart(one[place], other[place]) for place in one), default=0.0)
-
-
-def _apart(a: float, b: float) -> float:
-    """How far two numbers are from each other: one that is none is near no number, and the same as another such."""
-    if isnan(a) or isnan(b):
-        return 0.0 if isnan(a) and isnan(b) else inf
-    return 0.0 if a == b else abs(a - b)
-
-
-def _numbers(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], float]]:
-    """Each number in a value, and where in it it is."""
-    if isinstance(value, int | float):
-        yield place, float(value)
-    elif isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from _numbers(each, (*place, name))
-    elif isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from _numbers(each, (*place, index))
-
-
-def _is_noise(pairs: Sequence[tuple[str, Row, Row]], noise: Noise) -> bool:
-    """Whether nothing differs by more than the machine's own replays do."""
-    return all(
-        size <= MARGIN * noise.get((step, row["step"], name), 0.0)
-        for step, row, again in pairs
-        for name, size in _sizes(row, again)
-    )
-
-
-def _told(noise: Noise, count: int) -> str:
-    largest = max(noise.values(), default=0.0)
-    if not largest:
-        return f"{count} replays on this machine are the same to the last bit"
-    _, step, name = max(noise, key=lambda key: noise[key])
-    return f"{count} replays on this machine differ by up to {largest:.3g} ({name}, step {step})"
 
 
 def _cause(differences: Sequence[Difference]) -> tuple[str, str | None]:

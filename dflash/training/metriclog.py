@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from dflash.atomic import whole_file
-from dflash.errors import storage_error
 from dflash.training.sampling import Sampler, kept_buckets, rows_from, samples_beside
 
 
@@ -64,20 +63,3 @@ class MetricLog:
         """Close the files, both of them also on a full disk. Raises OSError."""
         with self._buckets:
             self._file.close()
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metric log; a torn last line, left by a killed writer, is passed over."""
-    rows: list[dict[str, Any]] = []
-    try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                try:
-                    rows.append(json.loads(line))
-                except ValueError:
-                    break
-    except FileNotFoundError:
-        return []
-    except OSError as failure:
-        raise storage_error(failure, path) from failure
-    return rows

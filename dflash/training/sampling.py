@@ -150,9 +150,8 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Samples:
-    """A log as a report needs it: its first and its last row as they are, and all rows in buckets."""
+    """A log as a report needs it: its last row as it is, and all rows in buckets."""
 
-    first: Mapping[str, Any]
     last: Mapping[str, Any]
     buckets: Sequence[Bucket]
 
@@ -167,23 +166,24 @@ def samples_beside(log: Path) -> Path:
     return log.with_name(f"{log.stem}.sampled{log.suffix}")
 
 
-def load_samples(log: Path) -> Samples | None:
-    """The samples of a log, from the buckets that are kept beside it and the rows after those: of a log that has none
-    beside it, all rows are read, one after the other. None where it has no row, or is not there. Raises StorageError.
+def load_samples(log: Path, until: int | None = None) -> Samples | None:
+    """The samples of a log, up to the step `until` if there is one, from the buckets that are kept beside it and the
+    rows after those: of a log that has none beside it, all rows are read, one after the other. None where it has no
+    row, or is not there. Raises StorageError.
     """
-    sampler, last = Sampler(kept_buckets(log)), None
+    kept = kept_buckets(log)
+    sampler, last = Sampler(kept if until is None else [each for each in kept if each.last <= until]), None
     try:
         with log.open("rb") as file:
-            for row, end in rows_from(log, sampler.end):
+            for row, end in rows_from(log, sampler.end, until):
                 sampler.take(row, end)
                 last = row
-            first = _row(file.readline())
             last = last or _row(_last_line(file, sampler.end))
     except FileNotFoundError:
         return None
     except OSError as failure:
         raise storage_error(failure, log) from failure
-    return Samples(first, last, sampler.buckets) if first and last else None
+    return Samples(last, sampler.buckets) if last else None
 
 
 def kept_buckets(log: Path) -> list[Bucket]:
@@ -204,15 +204,15 @@ def kept_buckets(log: Path) -> list[Bucket]:
     return found
 
 
-def rows_from(log: Path, start: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """The rows of a log after its first `start` bytes, each with the byte that it ends at, up to one that is not whole:
-    the last may be torn, by a writer that was killed. Raises OSError."""
+def rows_from(log: Path, start: int, until: int | None = None) -> Iterator[tuple[dict[str, Any], int]]:
+    """The rows of a log after its first `start` bytes, each with the byte that it ends at, up to the step `until`, or
+    one that is not whole: the last may be torn, by a writer that was killed. Raises OSError."""
     with log.open("rb") as file:
         file.seek(start)
         end = start
         for line in file:
             row = _row(line)
-            if row is None:
+            if row is None or (until is not None and row["step"] > until):
                 break
             end += len(line)
             yield row, end

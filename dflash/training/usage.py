@@ -74,9 +74,9 @@ def drop_after(folder: Path, step: int, workers: int) -> None:
             MetricLog(log, step).close()
 
 
-def workers_in(folder: Path) -> list[Worker]:
-    """The workers of which a folder has rows, in order. Raises StorageError."""
-    found = [(rank, load_samples(log)) for rank, log in sorted(logs_in(folder).items())]
+def workers_in(folder: Path, until: int | None = None) -> list[Worker]:
+    """The workers of which a folder has rows, up to the step `until` if there is one, in order. Raises StorageError."""
+    found = [(rank, load_samples(log, until)) for rank, log in sorted(logs_in(folder).items())]
     return [Worker(rank, str(samples.last.get("role", "")), samples) for rank, samples in found if samples]
 
 

@@ -126,11 +126,11 @@ class Lab:
         self.said = io.StringIO()
         return execute(plan, self.root, Lines(self.said), SAMPLE_KINDS, None, request)
 
-    def start(self, *overrides: str, verb: str = "run") -> subprocess.Popen[str]:
-        """The same in a process of its own."""
+    def start(self, *overrides: str, verb: str = "run", project: Path = HOME) -> subprocess.Popen[str]:
+        """The same in a process of its own, by the source in the folder `project`."""
         return subprocess.Popen(
             [sys.executable, "-c", _RUNNER, str(self.root), verb, *overrides],
-            cwd=HOME,
+            cwd=project,
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -218,7 +218,15 @@ KINDS = {
         StepKind("check", CheckConfig, _check, cached=False, describes="Look at the machine."),
         StepKind("target", TextConfig, _target, sources=("errors.py",), fingerprint=_corpus, paths=("corpus",)),
         StepKind("prewarm", WarmConfig, _prewarm, borrows=("steps", "optimizer.betas")),
-        StepKind("train", TrainConfig, _train, takes=("target",), gpu=lambda config: config.gpus > 0, launches=True),
+        StepKind(
+            "train",
+            TrainConfig,
+            _train,
+            takes=("target",),
+            sources=("errors.py",),
+            gpu=lambda config: config.gpus > 0,
+            launches=True,
+        ),
         StepKind("work", WorkConfig, _work, takes_needs=True),
         StepKind("evaluate", EvaluateConfig, _evaluate, takes=("train",)),
     )

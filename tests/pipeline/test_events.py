@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dflash.errors import DataError, StorageError
-from dflash.pipeline.events import EventLog, read_jsonl
+from dflash.pipeline.events import EventLog, last_heard, read_jsonl
 from dflash.pipeline.view import Lines, clock, figures, view_for
 
 
@@ -29,6 +29,15 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path):
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'{"a": 1}\n{"b": "\xc3\xa9"}\n{"c": "\xc3')
     assert read_jsonl(path) == [{"a": 1}, {"b": "é"}]
+
+
+def test_a_run_was_last_heard_of_when_its_last_whole_event_was_written(tmp_path: Path):
+    path = tmp_path / "events.jsonl"
+    assert last_heard(path) is None
+    path.write_text('{"time": 1.5, "event": "a"}\n' * 10_000 + '{"time": 2.5, "event": "b"}\n{"time": 99')
+    assert last_heard(path) == 2.5
+    path.write_text("{}\n")
+    assert last_heard(path) is None
 
 
 @pytest.mark.parametrize("line", ["{torn", "[1]", "7"])

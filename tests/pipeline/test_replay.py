@@ -154,6 +154,9 @@ def test_rows_that_a_later_run_wrote_are_not_taken_for_the_runs_nor_damaged_ones
     for name in ("again", "damaged"):
         shutil.copytree(run, run.with_name(name))
         record = json.loads((run / "record.json").read_text())
+        train = next(each for each in record["steps"] if each["kind"] == "train")
+        shutil.copytree(ran.root / train["folder"], ran.root / "work" / "train" / name)
+        train["folder"] = f"work/train/{name}"
         told = {"of": run.name, "accepted": []}
         (run.with_name(name) / "record.json").write_text(json.dumps({**record, "id": name, "replay": told}))
     (run.with_name("damaged") / "metrics.jsonl").write_text('{"step": 0\0\n{"step": 1}\n')
@@ -229,6 +232,25 @@ def test_a_project_that_is_a_folder_of_a_larger_repository_is_restored_with_what
         with restored(run, home) as source:
             assert (source.folder / "dflash" / "one.py").read_text() == content
             assert sorted(path.name for path in source.folder.iterdir()) == ["dflash"]
+
+
+def test_a_source_whose_files_were_moved_and_removed_for_the_next_commit_is_restored_so(tmp_path: Path):
+    home, run = tmp_path / "project", tmp_path / "run"
+    (home / "dflash").mkdir(parents=True)
+    run.mkdir()
+    for name in ("one", "two", "three"):
+        (home / "dflash" / f"{name}.py").write_text(f"{name} = 1\n")
+    for words in (
+        ("init", "-q"),
+        ("add", "."),
+        ("-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "-m", "first"),
+        ("rm", "-q", "dflash/two.py"),
+        ("mv", "dflash/three.py", "dflash/four.py"),
+    ):
+        subprocess.run(["git", "-C", str(home), *words], check=True)
+    snapshot(home)[1].keep(run)
+    with restored(run, home) as source:
+        assert sorted(path.name for path in (source.folder / "dflash").iterdir()) == ["four.py", "one.py"]
 
 
 def test_a_patch_that_fits_no_commit_or_gives_another_source_is_never_run(ran: Lab):

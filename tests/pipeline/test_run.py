@@ -16,6 +16,7 @@ from dflash.errors import BusyError, DFlashError, StorageError, UsageError
 from dflash.pipeline import lock
 from dflash.pipeline.events import read_jsonl
 from dflash.pipeline.record import Sender, load_record, new_run, runs
+from dflash.pipeline.report.contents import gather
 from dflash.pipeline.request import request_of
 from dflash.pipeline.run import execute
 from dflash.pipeline.view import Lines
@@ -137,7 +138,18 @@ def test_a_killed_runner_leaves_no_process_and_the_next_run_resumes(lab: Lab):
     assert none_left(lab.root)
     wait_until(lambda: lock.owner(lab.root) is None, "the end of the last process that had the lock")
     record = load_record(lab.root, run.name)
-    assert record["status"] == of(record, "train")["status"] == "interrupted"
+    train = of(record, "train")
+    assert record["status"] == train["status"] == "interrupted"
+    assert "ended without a word; it was last heard of then" in train["error"]
+    heard = read_jsonl(run / "events.jsonl")[-1]["time"]
+    (attempt,) = train["attempts"]
+    assert attempt["seconds"] == pytest.approx(heard - attempt["started"], abs=0.01)
+    assert 0 < attempt["seconds"] <= train["seconds"] <= record["wall_s"]
+    (span,) = gather(lab.root, record).spans["train"]
+    assert (span.seconds, span.told) == (
+        attempt["seconds"],
+        "attempt 1: the run ended without a word; it was last heard of then",
+    )
     assert lab.statuses(*SLOW, "train.fault=leave")["train"] == "resume"
     assert lab.why("train", *SLOW, "train.fault=leave") == (f"it was started by run {run.name} and has not finished",)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dflash.pipeline.figures import Pair, change, figures, paired, shown
+from dflash.pipeline.rows import Log
 from dflash.pipeline.show import show_comparison
 from dflash.pipeline.sidebyside import at_equal_steps, side_by_side
 from dflash.training.metriclog import MetricLog
@@ -26,7 +27,7 @@ def write(log: Path, steps: int, factor: float = 1.0, **more: float) -> Path:
 
 @pytest.mark.parametrize(("one", "other", "last"), [(1, 1, 1), (400, 400, 400), (400, 250, 250), (5000, 1500, 1500)])
 def test_trainings_meet_at_steps_that_both_logged_with_their_own_rows(tmp_path: Path, one: int, other: int, last: int):
-    met = at_equal_steps(write(tmp_path / "a.jsonl", one), write(tmp_path / "b.jsonl", other, 2.0, lr=1.0))
+    met = at_equal_steps(Log(write(tmp_path / "a.jsonl", one)), Log(write(tmp_path / "b.jsonl", other, 2.0, lr=1.0)))
     assert len(met) == min(10, one, other)
     assert met[-1].step == last
     assert all(each.figures == {"loss": (1 / each.step, 2 / each.step)} for each in met)
@@ -38,7 +39,7 @@ def test_trainings_meet_though_one_lacks_a_few_rows(tmp_path: Path):
     for step in (*range(1, 1501), *range(1504, 3001)):
         log.write({"step": step, "loss": 2 / step})
     log.close()
-    met = at_equal_steps(one, other)
+    met = at_equal_steps(Log(one), Log(other))
     assert len(met) >= 9
     assert all(each.figures == {"loss": (1 / each.step, 2 / each.step)} for each in met)
 
@@ -52,7 +53,7 @@ def test_runs_that_have_one_log_are_not_said_to_have_logged_the_same(tmp_path: P
 
 
 def test_a_training_that_logged_nothing_is_met_nowhere(tmp_path: Path):
-    assert at_equal_steps(write(tmp_path / "a.jsonl", 3), tmp_path / "absent.jsonl") == []
+    assert at_equal_steps(Log(write(tmp_path / "a.jsonl", 3)), Log(tmp_path / "absent.jsonl")) == []
 
 
 def test_figures_are_those_that_a_run_is_judged_by():

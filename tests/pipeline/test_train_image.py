@@ -99,6 +99,12 @@ def test_an_image_by_its_digest_becomes_a_container_whose_own_environment_trains
     record = caller.record()
     assert record["status"] == "ok"
     assert record["lock_id"] == read_lock(HOME / "envs" / "local" / "requirements.lock").id
+    made = record["provenance"]["environment"]["image"]
+    (built,) = (tmp_path / "build" / "local").glob("*/record.json")
+    told = json.loads(built.read_text())
+    assert (made["digest"], made["base"], made["commit"]) == (told["digest"], told["base"]["digest"], told["commit"])
+    assert made["digest"] == image.partition("@")[2]
+    assert made["builder"]["buildkit"] == told["tools"]["buildkit"]
     written = {line[2:] for line in {*engine.run("diff", NAME).stdout.splitlines()} - {*before.splitlines()}}
     assert f"{ROOT}/pycache/opt/env" in written, "no step compiles torch's Python again"
     assert not [path for path in written if path.startswith(("/opt/", f"{ROOT}/envs", f"{ROOT}/tools"))]

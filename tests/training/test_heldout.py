@@ -19,11 +19,11 @@ from dflash.model.target import Capture, load_target
 from dflash.training.batches import MicroBatch, anchor_candidates
 from dflash.training.config import Topology, TrainConfig
 from dflash.training.heldout import HeldOut
-from dflash.training.metriclog import read_metrics
 from dflash.training.packing import Rows
 from dflash.training.regions import labels
 from dflash.training.trainer import Trainer
 from tests.tiny import draft_eagerly
+from tests.training.logged import read_metrics
 from tests.training.small import CONFIG, Watching, held_out, rows, train
 from tests.training.test_trainer import figures, same_bits
 

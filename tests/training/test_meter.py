@@ -13,9 +13,9 @@ from dflash.model.target import Capture
 from dflash.training.communicator import Aborted
 from dflash.training.config import Topology
 from dflash.training.meter import Meter
-from dflash.training.metriclog import read_metrics
 from dflash.training.regions import Drafting
 from dflash.training.usage import USAGE, shares_by_role, workers_in
+from tests.training.logged import read_metrics
 from tests.training.small import train
 
 CPU = torch.device("cpu")

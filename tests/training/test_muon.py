@@ -19,10 +19,10 @@ from dflash.errors import CheckpointError
 from dflash.model.weights import FlatWeights
 from dflash.training.config import OptimizerConfig, Topology
 from dflash.training.graphset import GraphSet
-from dflash.training.metriclog import read_metrics
 from dflash.training.muon import Muon
 from dflash.training.optimizer import set_rate
 from tests.tiny import new_draft
+from tests.training.logged import read_metrics
 from tests.training.small import CONFIG, train
 
 MUON = OptimizerConfig(name="muon", lr=1e-2)

@@ -25,9 +25,9 @@ from dflash.progress import Metric
 from dflash.training.checkpoints import Checkpoints
 from dflash.training.config import Topology, TrainConfig, train_config
 from dflash.training.launching import train_in_processes
-from dflash.training.metriclog import read_metrics
 from dflash.training.packing import save_rows
 from dflash.training.usage import USAGE, workers_in
+from tests.training.logged import read_metrics
 from tests.training.small import CONFIG, Watching, held_out, rows, train
 from tests.training.test_trainer import figures, same_bits
 from tests.training.test_usage import all_of, steps_of

@@ -15,9 +15,9 @@ import torch
 from dflash.training import saving as saving_module
 from dflash.training import trainer
 from dflash.training.checkpoints import Checkpoints, read
-from dflash.training.metriclog import read_metrics
 from dflash.training.saving import HostCopy, Saving
 from dflash.training.trainer import Trainer
+from tests.training.logged import read_metrics
 from tests.training.small import CONFIG, Watching, rows, train
 from tests.training.test_checkpoints import Notes, steps_in
 from tests.training.test_trainer import same_bits

@@ -14,9 +14,9 @@ from dflash.errors import CheckpointError
 from dflash.model.layout import load_draft
 from dflash.pipeline.steps import KINDS
 from dflash.training.config import Topology
-from dflash.training.metriclog import read_metrics
 from dflash.training.trainer import Trainer
 from tests.tiny import new_target
+from tests.training.logged import read_metrics
 from tests.training.small import CONFIG, Watching, rows, train
 
 SMALL = {"topology": Topology(1, 1), "evaluate_every": 0, "checkpoint_every": 2}

@@ -13,8 +13,8 @@ import pytest
 
 from dflash.errors import UsageError
 from dflash.training.config import Topology, TrainConfig
-from dflash.training.metriclog import read_metrics
 from dflash.training.trainer import Trainer
+from tests.training.logged import read_metrics
 from tests.training.small import CONFIG, Watching, as_json, rows, train
 
 LAST_SLIDES = ["full_attention"] * 5 + ["sliding_attention"]

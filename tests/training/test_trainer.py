@@ -18,8 +18,8 @@ from dflash.errors import CheckpointError, DFlashError, UsageError
 from dflash.model.layout import load_draft
 from dflash.training.checkpoints import Checkpoints
 from dflash.training.config import DraftConfig, Topology, TrainConfig
-from dflash.training.metriclog import read_metrics
 from dflash.training.trainer import Trainer
+from tests.training.logged import read_metrics
 from tests.training.small import CONFIG, Watching, as_json, rows, train
 
 REPOSITORY = Path(__file__).parents[2]

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from dflash.training.config import Topology
-from dflash.training.metriclog import MetricLog, read_metrics
+from dflash.training.metriclog import MetricLog
 from dflash.training.trainer import Trainer
 from dflash.training.usage import USAGE, drop_after, files_of, in_words, log_of, shares_by_role, workers_in
+from tests.training.logged import read_metrics
 from tests.training.small import CONFIG, Watching, rows, train
 from tests.training.test_trainer import figures, same_bits
 

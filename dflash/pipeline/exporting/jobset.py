@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.pipeline.exporting.needs import FILE, PROJECT, PYTHON, ROOT, Needs, check_image, check_volume, needs_of
+from dflash.pipeline.provenance.image import VARIABLE
 from dflash.pipeline.schema import Pipeline
 
 _USER = 10001
@@ -95,10 +96,10 @@ def _container(needs: Needs, image: str, secret: str) -> dict[str, Any]:
     made: dict[str, Any] = {"name": "dflash", "image": image, "command": words, "workingDir": PROJECT}
     if needs.gpus:
         made["resources"] = {"limits": {"nvidia.com/gpu": str(needs.gpus)}}
-    if needs.secrets:
-        made["env"] = [
-            {"name": each, "valueFrom": {"secretKeyRef": {"name": secret, "key": each}}} for each in needs.secrets
-        ]
+    made["env"] = [
+        {"name": VARIABLE, "value": image},
+        *({"name": each, "valueFrom": {"secretKeyRef": {"name": secret, "key": each}}} for each in needs.secrets),
+    ]
     mounts = {"root": ROOT, "pipeline": str(Path(FILE).parent), "shm": "/dev/shm"}
     made["volumeMounts"] = [{"name": volume, "mountPath": place} for volume, place in mounts.items()]
     return made

@@ -10,6 +10,7 @@ from typing import Any
 
 from dflash.errors import UsageError
 from dflash.pipeline.exporting.needs import FILE, PROJECT, PYTHON, ROOT, check_image, check_volume, needs_of
+from dflash.pipeline.provenance.image import VARIABLE
 from dflash.pipeline.schema import Pipeline
 
 RUN = """\
@@ -36,6 +37,7 @@ def task(pipeline: Pipeline, image: str, volume: str, gpu: str) -> dict[str, Any
     if needs.gpus:
         resources["accelerators"] = f"{gpu}:{needs.gpus}"
     variables = {"DFLASH_PROJECT": PROJECT, "DFLASH_PYTHON": PYTHON, "DFLASH_PIPELINE": FILE, "DFLASH_ROOT": ROOT}
+    variables[VARIABLE] = image
     made: dict[str, Any] = {
         "name": needs.name,
         "num_nodes": 1,

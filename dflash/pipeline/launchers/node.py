@@ -25,6 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from dflash.errors import BusyError
+from dflash.pipeline.memory import oom_kills
+
+OUT_OF_MEMORY = "the kernel ended a process of this host for want of memory"
+"""The line by which a launcher elsewhere learns it: from there a worker that is killed so looks like any other."""
 
 
 def command_of(spec: Mapping[str, Any], request: Path) -> list[str]:
@@ -105,12 +109,15 @@ def _torchrun(spec: Mapping[str, Any]) -> int:
     folder = Path(spec["folder"])
     shutil.rmtree(folder, ignore_errors=True)  # of an attempt before
     folder.mkdir(parents=True)
-    lease, stop, request = folder / "lease", folder / "stop", folder / "request.json"
+    lease, stop, request, kills = folder / "lease", folder / "stop", folder / "request.json", oom_kills()
     lease.touch()
     request.write_text(json.dumps({**spec["request"], "stop": str(stop)}), encoding="utf-8")
     # Its input ends with this process, however that ends, and with it the workers do.
     with subprocess.Popen(command_of(spec, request), stdin=subprocess.PIPE) as torchrun:
-        return keep(torchrun, lease, spec["patience_s"], spec["grace_s"], stop.touch)
+        status = keep(torchrun, lease, spec["patience_s"], spec["grace_s"], stop.touch)
+    if status and oom_kills() > kills:
+        print(OUT_OF_MEMORY, flush=True)
+    return status
 
 
 if __name__ == "__main__":

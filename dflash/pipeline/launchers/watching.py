@@ -20,6 +20,7 @@ from dflash.errors import DFlashError, StepFailed
 from dflash.hosts import jobs
 from dflash.hosts.failures import HostError, LostConnection
 from dflash.pipeline.launchers import held
+from dflash.pipeline.launchers.node import OUT_OF_MEMORY
 from dflash.pipeline.launchers.post import Post
 from dflash.progress import Progress
 from dflash.training.config import TrainConfig
@@ -38,12 +39,13 @@ _DEATH = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
 @dataclass
 class Member:
     """A post with its job there; what was heard of it: the last lines by rank (None: of torchrun), who `died` first and
-    with which exit code, how the job `ended`, or why it is `lost`."""
+    with which exit code, whether its `memory_ran_out`, how the job `ended`, or why it is `lost`."""
 
     post: Post
     job: str
     lines: dict[int | None, deque[str]] = field(default_factory=dict)
     died: tuple[int, int] | None = None
+    memory_ran_out: bool = False
     ended: jobs.Job | None = None
     lost: HostError | None = None
 
@@ -53,22 +55,28 @@ class Member:
 
     def keep(self, rank: int | None, line: str) -> None:
         """Keep a line that is no worker's word to us."""
+        if rank is None and line == OUT_OF_MEMORY:
+            self.memory_ran_out = True
+            return
         self.lines.setdefault(rank, deque(maxlen=3)).append(line)
         if rank is None and (death := _DEATH.search(line)):
             self.died = self.post.ranks[int(death[2])], int(death[1])
 
     def failure(self, config: TrainConfig) -> StepFailed:
         """What is said of a training that this member's end has ended."""
-        cure, where = "run again to go on from the last checkpoint", self.post.host.name
+        cure, where, reason, cause = "run again to go on from the last checkpoint", self.post.host.name, None, ""
+        if self.memory_ran_out:
+            cure = "free memory there, or choose fewer workers for it, or smaller train.rows"
+            reason, cause = "memory", f"; {OUT_OF_MEMORY}"
         if self.died is None:
             code = self.ended.code if self.ended else 1
-            what = f"torchrun ended with {code}{_last(self.lines.get(None, ()))}"
-            return StepFailed(what, status=code or 1, where=where, cure=cure)
+            what = f"torchrun ended with {code}{cause}{_last(self.lines.get(None, ()))}"
+            return StepFailed(what, status=code or 1, where=where, cure=cure, reason=reason)
         rank, code = self.died
         role = "drafter" if rank in config.topology.drafter_ranks else "target"
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        what = f"worker {rank} ({role}) {how}{_last(self.lines.get(rank, ()))}"
-        return StepFailed(what, status=128 - code if code < 0 else code or 1, where=where, cure=cure)
+        what = f"worker {rank} ({role}) {how}{cause}{_last(self.lines.get(rank, ()))}"
+        return StepFailed(what, status=128 - code if code < 0 else code or 1, where=where, cure=cure, reason=reason)
 
 
 def _last(lines: Sequence[str] | deque[str]) -> str:
@@ -165,9 +173,13 @@ class Watch:
                 what = f"{member.post.host.name} is lost: {member.lost.what}"
                 cure = "once it is back, run again to go on from the last checkpoint"
                 raise LostConnection(what, layer=member.lost.layer, cure=cure)
-        # A worker that a signal killed was the first: others fail by an exception when it is gone.
+        # A worker that the kernel or a signal killed was the first: others fail by an exception when it is gone.
         blamed = sorted(
             [*self._ended_badly, *self.members],
-            key=lambda member: (member.died is None, member.died is not None and member.died[1] >= 0),
+            key=lambda member: (
+                not member.memory_ran_out,
+                member.died is None,
+                member.died is not None and member.died[1] >= 0,
+            ),
         )
         raise blamed[0].failure(self._config)

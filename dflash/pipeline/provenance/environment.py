@@ -8,21 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dflash.environments.installed import parse_stamp
 from dflash.environments.spec import EnvironmentSpec, read_spec
 from dflash.errors import DFlashError
 from dflash.pipeline.files import file_digest
 from dflash.pipeline.keys import HOME, stamped_lock
+from dflash.pipeline.provenance.image import image
 from dflash.pipeline.provenance.packages import packages
-
-IMAGE = Path("/opt/env")
-"""Where an image that `./inv build` made has its environment (docker/environment.sh)."""
 
 
 def environment(home: Path = HOME, prefix: Path | None = None) -> dict[str, Any]:
     """What there is to say of it; None for what nothing here says, such as the lock and the name of a Python that is
-    no environment of this project. An image knows the lock and the declaration that it
-    was made from, but not its own digest."""
+    no environment of this project."""
     prefix = prefix or Path(sys.prefix)
     lock = stamped_lock(prefix) or None
     spec = _spec(home, prefix, lock)
@@ -34,7 +30,7 @@ def environment(home: Path = HOME, prefix: Path | None = None) -> dict[str, Any]
         "min_driver": spec.min_driver if spec else None,
         "python": platform.python_version(),
         "torch": versions.get("torch"),
-        "image": _image(prefix),
+        "image": image(prefix),
         "packages": versions,
     }
 
@@ -47,13 +43,3 @@ def _spec(home: Path, prefix: Path, lock: str | None) -> EnvironmentSpec | None:
             if (place / "env.yaml").is_file() and file_digest(place / "requirements.lock") == lock:
                 return read_spec(place / "env.yaml")
     return None
-
-
-def _image(prefix: Path) -> dict[str, str] | None:
-    if prefix != IMAGE:
-        return None
-    try:
-        stamp = parse_stamp((prefix / "dflash-stamp").read_text(encoding="utf-8"))
-    except OSError:
-        return None
-    return {name: stamp[name] for name in ("lock", "spec") if name in stamp}

@@ -2,7 +2,7 @@
 when a step has finished.
 
     source        commit, remote, dirty, patch and digest of this project's source (dflash/pipeline/source.py)
-    environment   lock, packages, Python, image
+    environment   lock, packages, Python; of an image digest, base, commit and builder
     libraries     by step, SHA-256 of the libraries that its processes had loaded at its end
     gpus          models, driver, topology; CUDA, NCCL and cuDNN as torch says; the processor
     variables     of the runner, and by step; by allow-list
@@ -31,6 +31,7 @@ from dflash.pipeline.provenance.artifacts import artifacts, metrics
 from dflash.pipeline.provenance.data import data
 from dflash.pipeline.provenance.environment import environment
 from dflash.pipeline.provenance.hashes import Hashes
+from dflash.pipeline.provenance.image import with_build
 from dflash.pipeline.provenance.variables import without_credentials
 from dflash.pipeline.store import Done, observed_in
 from dflash.validation import plain
@@ -44,11 +45,13 @@ def begun(plan: Plan, root: Path, kinds: str, known: Mapping[str, Any], text: st
     another now. Without it the file is read. Raises StorageError."""
     secrets = {name for each in plan.steps for name in each.step.secrets}
     found = machine.described(machine.here(), secrets)
+    around = environment()
+    around["image"] = with_build(around["image"], root)
     with Hashes(root) as hashes:
         read = data(plan, hashes)
     return {
         "source": None,
-        "environment": {**environment(), **found["environment"]},
+        "environment": {**around, **found["environment"]},
         "libraries": {},
         "gpus": found["gpus"],
         "variables": {**found["variables"], "steps": {}},

@@ -14,6 +14,7 @@ from dflash.errors import DataError, storage_error
 from dflash.pipeline.comparing import Difference, compare
 from dflash.pipeline.record import load_record, runs
 from dflash.pipeline.report.timeline import Span, spans_of
+from dflash.pipeline.share import Share, own_share
 from dflash.training.sampling import Samples, last_with, load_samples
 from dflash.training.usage import USAGE, Worker, workers_in
 
@@ -21,13 +22,14 @@ from dflash.training.usage import USAGE, Worker, workers_in
 @dataclass(frozen=True)
 class Training:
     """A training step: its record, what it logged, the workers of each role, by number, the last row that was measured
-    on held-out rows, and what each worker noted of itself."""
+    on held-out rows, what each worker noted of itself, and the run's share in the log."""
 
     step: Mapping[str, Any]
     samples: Samples
     roles: Mapping[str, Sequence[int]] = field(default_factory=dict)
     measured: Mapping[str, Any] = field(default_factory=dict)
     workers: Sequence[Worker] = ()
+    share: Share = field(default_factory=Share)
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,14 @@ def gather(root: Path, record: Mapping[str, Any]) -> Contents:
             samples,
             _roles(topologies.get(step["name"], {})),
             last_with("heldout", log, samples.buckets),
-            workers_in(usage_of(root, record, step)),
+            workers_in(usage_of(root, record, step), share.last),
+            share,
         )
         for step in steps
-        if step["kind"] == "train" and (samples := load_samples(log := metrics_of(root, record, step)))
+        if step["kind"] == "train"
+        for log in [metrics_of(root, record, step)]
+        for share in [own_share(root, record, step, log)]
+        if (samples := load_samples(log, share.last))
     ]
     previous = before(root, record)
     return Contents(record, trainings, spans, previous, compare(previous, record) if previous else ())
@@ -100,11 +106,10 @@ def before(root: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
     older = known[: known.index(record["id"])] if record["id"] in known else known
     for run in reversed(older):
         try:
-            found = load_record(root, run)
+            if load_record(root, run, whole=False)["pipeline"] == record["pipeline"]:
+                return load_record(root, run)
         except DataError:
             continue
-        if found["pipeline"] == record["pipeline"]:
-            return found
     return None
 
 

@@ -23,7 +23,10 @@ def page(contents: Contents) -> str:
     host = str(record["host"])
     sections = [
         _section("Where the time went", _card(timeline(record["steps"], contents.spans, host))),
-        *(_section(_title("Training", each.step, contents), curves(each, record)) for each in contents.trainings),
+        *(
+            _section(_title("Training", each.step, contents), parts.lead(str(each.share)) + curves(each, record))
+            for each in contents.trainings
+        ),
         *_evaluations(contents),
         *_caches(contents),
         _section("Steps", _card(parts.steps(record["steps"]), "wide")),
@@ -124,7 +127,7 @@ def _differences(contents: Contents) -> list[str]:
     if not contents.previous:
         return []
     run = contents.previous
-    lead = f'<p class="lead">{escape(str(run["id"]))}, which was {escape(str(run["status"]))}</p>'
+    lead = parts.lead(f"{run['id']}, which was {run['status']}")
     body = parts.differences(contents.differences)
     figures = parts.changes(run, contents.record)
     return [_section("Since the run before", lead + _card(figures, "wide") + _card(body, "wide"))]

@@ -27,6 +27,11 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def lead(text: str) -> str:
+    """A sentence that a section begins with, if there is one."""
+    return f'<p class="lead">{escape(text)}</p>' if text else ""
+
+
 def faults(steps: Sequence[Mapping[str, Any]]) -> str:
     """What went wrong, first of all."""
     return "".join(

@@ -50,6 +50,7 @@ def _length(what: Mapping[str, Any], started: float, until: float | None) -> flo
 def _told(attempt: Mapping[str, Any]) -> str:
     reason = attempt.get("reason")
     words = {"no_output": "said nothing for too long", "timeout": "took too long", "lost": "its machine was lost"}
+    words |= {"unheard": "the run ended without a word; it was last heard of then"}
     words |= {"memory": "out of memory", "exit": f"exit status {attempt.get('exit_code')}"}
     return f"attempt {attempt['number']}" + (f": {words.get(reason, reason)}" if reason else "")
 

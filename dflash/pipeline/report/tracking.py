@@ -23,6 +23,7 @@ from dflash.pipeline.figures import figures
 from dflash.pipeline.report.busy import over_steps
 from dflash.pipeline.report.contents import metrics_of, usage_of
 from dflash.pipeline.report.writing import write_report
+from dflash.pipeline.share import own_share
 from dflash.training.sampling import flat, load_samples, rows_from
 from dflash.training.usage import share_of, workers_in
 
@@ -105,9 +106,12 @@ def lines_of(root: Path, record: Mapping[str, Any], scratch: Path) -> Iterator[d
     }
     for step in record["steps"]:
         if step["kind"] == "train":
-            for number, metrics in _metrics(metrics_of(root, record, step)):
+            log = metrics_of(root, record, step)
+            last = own_share(root, record, step, log).last
+            for number, metrics in _metrics(log, last):
                 yield {"step": number, "metrics": {f"{step['name']}/{name}": value for name, value in metrics.items()}}
-            for role, points in over_steps(workers_in(usage_of(root, record, step)), share_of, _MOST_ROWS).items():
+            workers = workers_in(usage_of(root, record, step), last)
+            for role, points in over_steps(workers, share_of, _MOST_ROWS).items():
                 for each in points:
                     yield {"step": each.last, "metrics": {f"{step['name']}/usage/{role}": each.mean}}
     yield {"step": 0, "metrics": {f"run/{each.name}": each.value for each in figures(record)}}
@@ -122,12 +126,12 @@ def lines_of(root: Path, record: Mapping[str, Any], scratch: Path) -> Iterator[d
     yield {"artifacts": {name: str(path) for name, path in artifacts.items()}}
 
 
-def _metrics(log: Path) -> Iterator[tuple[int, dict[str, float]]]:
-    samples = load_samples(log)
+def _metrics(log: Path, until: int | None) -> Iterator[tuple[int, dict[str, float]]]:
+    samples = load_samples(log, until)
     if samples is None:
         return
     if samples.rows <= _MOST_ROWS:
-        for row, _ in rows_from(log, 0):
+        for row, _ in rows_from(log, 0, until):
             yield row["step"], dict(flat(row))
     else:
         for each in samples.buckets:

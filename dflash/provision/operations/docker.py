@@ -126,6 +126,8 @@ class Container:
         for mount in spec.mounts:
             only = ",readonly" if mount.read_only else ""
             words += ["--mount", f"type=bind,source={mount.host},target={mount.inside}{only}"]
+        if "@sha256:" in spec.image:
+            words += ["--env", f"DFLASH_IMAGE={spec.image}"]  # which the container could not know by itself
         return Action((*words, "--entrypoint", "sleep", spec.image, "infinity"))
 
     def _anew(self, has: Inspected, before: dict[str, Any], after: dict[str, Any], run: Action) -> Change:

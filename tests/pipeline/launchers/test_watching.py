@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,9 +22,11 @@ from dflash.hosts.connection import Connection
 from dflash.hosts.failures import LostConnection
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
+from dflash.pipeline.keys import HOME
 from dflash.pipeline.launchers import held, watching
 from dflash.pipeline.launchers.post import Post
 from dflash.pipeline.launchers.watching import Member, Watch
+from tests.cgroups import little_memory
 from tests.training.small import CONFIG, Watching
 
 DIED = "E1130 torch/x.py:1] failed (exitcode: {}) local_rank: {} (pid: 7) of binary: python"
@@ -93,6 +96,34 @@ def test_one_workers_death_ends_all_and_its_host_rank_and_last_words_are_named(h
         hosts.watch()
     assert failure.value.status == 137
     assert time.monotonic() - began < 5
+
+
+_TORCHRUN = """
+import subprocess, sys
+words = [sys.executable, "-S", "-c", "x = [bytearray(10_000_000) for _ in range(100)]"]
+status = subprocess.run(words).returncode
+print(f"E1130 torch/x.py:1] failed (exitcode: {status}) local_rank: 2 (pid: 7) of binary: python")
+sys.exit(1)
+"""
+"""In place of torchrun, which alone takes more memory than its worker may have here."""
+
+
+def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_worth_an_attempt_with_more(hosts: Hosts, tmp_path: Path):
+    place = tmp_path / "path" / "torch" / "distributed"
+    place.mkdir(parents=True)
+    for file, text in ((place.parent / "__init__.py", ""), (place / "__init__.py", ""), (place / "run.py", _TORCHRUN)):
+        file.write_text(text)
+    spec = {"lock": str(tmp_path / "lock"), "of": "ann", "folder": str(tmp_path / "own"), "request": {}}
+    spec |= {"nodes": 2, "node": 1, "workers": 4, "address": "localhost", "port": 1, "patience_s": 60, "grace_s": 60}
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    node = f"{sys.executable} -P -B -m dflash.pipeline.launchers.node {tmp_path}/spec.json"
+    with little_memory(100_000_000) as group:
+        hosts.start("sleep 60")
+        hosts.start(f"echo $$ > {group}; export PYTHONPATH={tmp_path}/path:{HOME}; exec {node}")
+        said = r"^b: worker 6 \(drafter\) was killed by SIGKILL; the kernel ended a process of this host for want of"
+        with pytest.raises(StepFailed, match=said) as failure:
+            hosts.watch()
+    assert (failure.value.reason, failure.value.status) == ("memory", 137)
 
 
 @pytest.mark.nightly

@@ -155,7 +155,7 @@ def samples(found: list[dict[str, Any]]) -> Samples:
     sampler = Sampler()
     for end, row in enumerate(found, 1):
         sampler.take(row, end)
-    return Samples(found[0], found[-1], sampler.buckets)
+    return Samples(found[-1], sampler.buckets)
 
 
 def noted(busy: float, gpu_gb: float | None, role: str = "target", count: int = 120) -> list[dict[str, Any]]:

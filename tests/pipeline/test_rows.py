@@ -1,0 +1,47 @@
+"""Logs that are gone through side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash.errors import DataError
+from dflash.pipeline.rows import Log, together
+
+
+def rows(*steps: int | None) -> list[dict[str, Any]]:
+    return [{"at": at} if step is None else {"step": step, "at": at} for at, step in enumerate(steps)]
+
+
+def met(*logs: list[dict[str, Any]]) -> list[tuple[int | None, ...]]:
+    """By place, where in each log the row is that was found there."""
+    return [tuple(row and row["at"] for row in here) for here in together(logs)]
+
+
+def test_rows_of_one_step_meet_and_others_stand_alone():
+    assert met(rows(1, 2, 4), rows(2, 3, 4)) == [(0, None), (1, 0), (None, 1), (2, 2)]
+    assert met(rows(1, 2), rows(1), rows(2)) == [(0, 0, None), (1, None, 0)]
+    assert met(rows(), rows(7)) == [(None, 0)]
+
+
+def test_a_row_without_a_step_is_passed_over():
+    assert met(rows(None, 1, None, 2), rows(1, None, 2)) == [(1, 0), (3, 2)]
+
+
+def test_a_log_that_counts_anew_meets_another_phase_by_phase():
+    assert met(rows(1, 2, 1, 2), rows(1, 2, 1, 2)) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert met(rows(1, 2, 1), rows(1, 2, 3)) == [(0, 0), (1, 1), (None, 2), (2, None)]
+    assert met(rows(5, 5), rows(5)) == [(0, 0), (1, None)]
+
+
+def test_a_log_is_read_anew_each_time_and_no_further_than_asked(tmp_path: Path):
+    log = Log(tmp_path / "metrics.jsonl")
+    log.path.write_text("".join(json.dumps(row) + "\n" for row in rows(1, 2, 3)) + '{"step": 4')
+    assert [row["step"] for row in log] == [row["step"] for row in log] == [1, 2, 3]
+    log.path.write_text('{"step": 1}\n{"step": 2}\n{"ste\n')
+    assert [row["step"] for row in Log(log.path, until=1)] == [1]
+    with pytest.raises(DataError, match=r"metrics\.jsonl:3"):
+        list(log)
