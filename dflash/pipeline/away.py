@@ -29,6 +29,7 @@ from dflash.hosts.connection import Connection
 from dflash.hosts.failures import LostConnection
 from dflash.hosts.inventory import DEFAULT_ROOT, Host
 from dflash.hosts.package import send_files, where
+from dflash.pipeline import leaks
 from dflash.pipeline.answer import planned
 from dflash.pipeline.belongings import belongings, look, override, parcel, place_of, require, send
 from dflash.pipeline.errand import Errand
@@ -38,11 +39,12 @@ from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.lock import Owner
 from dflash.pipeline.machines import machines_of
 from dflash.pipeline.plan import Plan
+from dflash.pipeline.policy import IDLE
 from dflash.pipeline.record import Sender, new_record, new_run
-from dflash.pipeline.redaction import redaction_of, secrets_of, taken
+from dflash.pipeline.redaction import Redaction, set_of, taken
 from dflash.pipeline.request import request_of
 from dflash.pipeline.schema import Pipeline
-from dflash.pipeline.source import Origin, snapshot
+from dflash.pipeline.source import Origin, changed, snapshot
 
 IMAGE = "/opt/env"
 """Where an image has its environment (docker/environment.sh)."""
@@ -94,20 +96,28 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     thing that takes a while. With `looks_only` nothing is put there but the source.
 
     Raises:
-        UsageError: a path of the pipeline is nowhere, a secret is not set (not with `looks_only`), or the source can
-            not be told; nothing has been done then. Data was changed meanwhile.
+        UsageError: a path of the pipeline is nowhere, the source can not be told, or would show a secret; nothing has
+            been done then. Data was changed meanwhile. A step that will run has a secret that is not set (not with
+            `looks_only`).
         NotThere: `looks_only`, and the environment or some data would have to be put there first.
         DFlashError: what `order.check` raises. EnvironmentMismatch: the environment can not be made there.
         HostError: the host, or something can not be written there. StorageError: something can not be read here.
     """
+    secrets = leaks.hidden_of(order.pipeline)
+    leaks.refuse_in_settings(secrets, order.pipeline)
     if not looks_only:
-        secrets_of(order.pipeline.steps, os.environ)
+        for step in order.pipeline.steps:
+            for name in sorted({*step.secrets} - {*secrets}):
+                tell(f"the secret {name} is not set: unless step {step.name} is finished there, nothing will start")
     found = list(belongings(order.pipeline))
     parcels = {each: parcel(each) for each in found if not each.is_there}
     home, there = look(connection, [each.name for each in found if each.is_there])
     require(found, there, connection.layer)
     data = [path for packed in parcels.values() for path in packed.files.values()]
     content, origin = order.source or snapshot(without=data)
+    leaks.refuse_in_source(secrets, leaks.packed(content), "sent")
+    if secrets and origin.patch and not order.source:
+        leaks.refuse_in_source(secrets, changed(without=data), "recorded")
     root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)
     host = replace(order.host, root=root)
     if not looks_only:
@@ -125,6 +135,8 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     hosts = machines_of(order.pipeline, host, order.inventory)
     request = request_of(order.pipeline, [*order.overrides, *moved], host, order.kinds, hosts=hosts) | {**order.more}
     plan, held = planned(connection, host, python, source, request)
+    if not looks_only:
+        _secrets(plan)
     name = order.environment.name
     return Ready(host, name, generation, python, source, origin, request, plan, held, lock=lock)
 
@@ -166,7 +178,9 @@ def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = Fa
     if ready.held and not waits:
         cure = f"wait for it with --wait, or end it: ./inv stop {ready.held.run}, where it was started"
         raise BusyError(f"{ready.held} is at work there", where=f"{connection.layer}: {ready.host.root}", cure=cure)
-    secrets = taken(ready.request.get("secrets", ()), os.environ)
+    secrets = _secrets(ready.plan)
+    if waits:  # what is finished now may not be by then
+        secrets |= set_of(ready.request.get("secrets", ()), os.environ)
     try:
         folder = new_run(root, f"{ready.plan.pipeline.name}-{token_hex(2)}")
         errand = _errand(ready, folder.name, waits)
@@ -190,6 +204,15 @@ def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = Fa
         replace(errand, ended={"state": "never started"}).write(folder)
         raise
     return errand, folder
+
+
+def _secrets(plan: Plan) -> dict[str, str]:
+    """The secrets of what will run, from the environment here. Raises UsageError for one that is not set."""
+    found: dict[str, str] = {}
+    for each in plan.steps:
+        if each.status not in IDLE:
+            found |= taken(each.fields.get("secrets", ()), os.environ, f"step {each.step.name}")
+    return found
 
 
 def _environment(
@@ -264,8 +287,8 @@ def owner() -> str:
 
 
 def _write(ready: Ready, errand: Errand, folder: Path) -> None:
-    secrets = redaction_of([each.step for each in ready.plan.steps], os.environ)
-    origin = replace(ready.origin, digest=PurePosixPath(errand.source).name).without(secrets)
+    secrets = set_of(ready.request.get("secrets", ()), os.environ)
+    origin = replace(ready.origin, digest=PurePosixPath(errand.source).name).without(Redaction(secrets.values()))
     origin.keep(folder)
     write_json(folder / "plan.json", ready.plan.as_json())
     errand.write(folder)

@@ -75,6 +75,12 @@ def belongings_of(step: Step) -> Iterator[Belonging]:
             yield Belonging(f"{declared_name(step.name)}.{path}", name)
 
 
+def files_here(pipeline: Pipeline) -> list[Path]:
+    """The files here that settings of a pipeline name: they are data, and no source. Raises OSError."""
+    named = [files_named(each.name)[0] for step in pipeline.steps for each in belongings_of(step)]
+    return [path for files in named for path in files.values()]
+
+
 def files_named(name: str) -> tuple[dict[str, Path], str]:
     """The files that a path or a pattern names here, by their paths from the folder that it begins in; and what it is
     from there; an empty name names nothing. Raises OSError."""

@@ -188,6 +188,13 @@ def test_a_secret_of_a_run_there_is_in_no_file_and_no_command_line(
         job, failure = follow(errand, Lines(said))
         assert (job.code, failure) == (0, None)
         fetch(errand, job, folder)
+        monkeypatch.delenv("PUSH_TOKEN")  # the step is finished there, and needs it no more
+        notes: list[str] = []
+        ready = prepare(there, order(short, host), notes.append)
+        assert [each.status for each in ready.plan.steps] == ["skip"]
+        assert notes == ["the secret PUSH_TOKEN is not set: unless step push is finished there, nothing will start"]
+        done, _ = launch(there, ready, short.root)
+        assert follow(done, Lines(io.StringIO()))[0].code == 0
     assert "it is ***" in said.getvalue()
     assert secret[:16] not in said.getvalue()
     assert (Path(str(host.root)) / "jobs" / errand.job / "spec").exists()
