@@ -76,6 +76,7 @@ class Plan:
                     "matrix": dict(each.step.matrix),
                     "when": each.step.when,
                     "is_last": each.step.is_last,
+                    "timeout_s": each.step.limits.timeout_s,
                     "status": each.status,
                     "why": list(each.why),
                     "changes": [change.as_json() for change in each.changes],

@@ -179,7 +179,6 @@ class _Run:
             hidden=hidden,
             save=self._save,
             closing=self.closing,
-            is_told_once=self.sender is not None,  # ./inv stop tells a runner once
         )
 
     def _redaction(self) -> Redaction:
