@@ -210,7 +210,7 @@ def _of_a_job(option: str, given: bool) -> None:
 
 
 def _launch(connection: Connection, ready: Ready, root: Path, wait: bool) -> Errand:
-    from dflash.pipeline.away import launch
+    from dflash.pipeline.launching import launch
     from dflash.pipeline.show import show_plan
 
     show_plan(ready.plan, stream=sys.stderr)

@@ -41,6 +41,10 @@ class Belonging:
         """Whether it means a path of the other machine."""
         return os.path.isabs(self.name)
 
+    def files(self) -> tuple[dict[str, Path], str]:
+        """As `files_named`. Raises OSError."""
+        return files_named(self.name)
+
 
 @dataclass(frozen=True)
 class Parcel:
@@ -101,7 +105,7 @@ def parcel(belonging: Belonging) -> Parcel:
         cure = "name a file, a folder or a pattern, or leave the setting out"
         raise UsageError("an empty name is none", where=belonging.setting, cure=cure)
     try:
-        found, named = files_named(belonging.name)
+        found, named = belonging.files()
         if not found:
             cure = "a relative path is sent along, an absolute one must be there: check it, or name one that is there"
             raise UsageError(f"{belonging.name} is not on this machine", where=belonging.setting, cure=cure)

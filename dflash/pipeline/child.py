@@ -251,6 +251,7 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
             hosts=hosts,
             log=Path(spec["log"]),
             env=spec["env"],
+            project=Path(spec["project"]) if spec.get("project") else None,
         )
     )
 

@@ -133,7 +133,8 @@ def _there(spec: Mapping[str, Any], kind: StepKind, pairs: Sequence[tuple[str, s
         lent = {**lent, "config": _moved(lent["config"], paths, pairs)}
     absolute = [(old, new) for old, new in pairs if os.path.isabs(old)]
     moved = {name: _translated(spec[name], absolute) for name in ("inputs", "results", "out")}
-    return {**spec, **moved, "config": _moved(spec["config"], kind.paths, pairs), "borrowed": lent, "host": None}
+    config = _moved(spec["config"], kind.paths, pairs)
+    return {**spec, **moved, "config": config, "borrowed": lent, "host": None, "project": None}
 
 
 def _moved(config: Mapping[str, Any], paths: Sequence[str], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -23,7 +23,8 @@ class StepInputs:
     (None without one). `inputs` and `results` hold, by kind, the output folder and the result of each needed
     step that the kind takes. `out` is the step's own folder: it keeps what an interrupted attempt left. `log` is the
     file that has what the step prints. `launcher` is the step's (launchers/config.py), and `hosts` are the machines
-    that the pipeline names. `env` are the step's own variables, which this process has.
+    that the pipeline names. `env` are the step's own variables, which this process has. `project` is where relative
+    `inputs` begin; None: what runs there has none.
     """
 
     config: Any
@@ -37,6 +38,7 @@ class StepInputs:
     hosts: Mapping[str, Host] = field(default_factory=dict)
     log: Path = Path("/dev/null")
     env: Mapping[str, str] = field(default_factory=dict)
+    project: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from dflash.hosts.inventory import Host
-from dflash.pipeline.keys import Change, Surroundings, changes, keyed
+from dflash.pipeline.keys import HOME, Change, Surroundings, changes, keyed
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.schema import Pipeline, Step
 from dflash.pipeline.store import Done, Folder
@@ -51,12 +52,14 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in the order in which they run; `hosts` are the machines that they name, as `host` reaches them."""
+    """Steps in the order in which they run; `hosts` are the machines that they name, as `host` reaches them. `project`
+    is where their relative `inputs` begin."""
 
     pipeline: Pipeline
     host: Host
     steps: tuple[PlannedStep, ...]
     hosts: Mapping[str, Host] = field(default_factory=dict)
+    project: Path = HOME
 
     def as_json(self) -> dict[str, Any]:
         """The document of `plan --json` and plan.json."""

@@ -123,15 +123,14 @@ class Redaction:
 
 
 def telling(value: str) -> tuple[bytes, ...]:
-    """The bytes that tell that a value is in a file, and not only what a file may have by chance: of several lines the
-    longest, since the first of a key or a brace is anybody's, and of a short one no piece of base64."""
+    """The bytes that tell that a value is in a file, and not only what any file may have by chance: of several lines
+    the longest, since the first of a key or a brace is anybody's. None of a short one, which may be a word."""
     longest = max(map(len, value.splitlines()), default=0)
     forms = _forms_of({value, *(line for line in value.splitlines() if len(line) == longest)})
-    plain = os.fsencode(value)
-    return (plain, *sorted(form for form in forms if form != plain and len(form) >= _BY_CHANCE))
+    return tuple(sorted(form for form in forms if len(form) >= _BY_CHANCE)) if len(value) >= _BY_CHANCE else ()
 
 
-_BY_CHANCE = 8  # bytes; four of base64 are found once in 16 MB of it, and a lock is full of hashes
+_BY_CHANCE = 8  # characters; of base64, four are found once in 16 MB of it, and a lock is full of hashes
 
 
 def _forms(value: str) -> set[bytes]:

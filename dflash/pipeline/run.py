@@ -266,7 +266,7 @@ class _Run:
             result = self.attempts.result(job, entry["attempts"])
             if result is None:
                 return
-            require_unchanged(step, self.plan.pipeline, planned.fields)
+            require_unchanged(step, self.plan.pipeline, planned.fields, self.plan.project)
             done = self.store.finish(
                 attempt, planned.fields, result, clock.seconds(), self.attempts.observed.get(step.name)
             )

@@ -23,11 +23,12 @@ from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import lock
 from dflash.pipeline.answer import plan_of
-from dflash.pipeline.away import NotThere, Order, again, image_python, launch, owner, prepare
+from dflash.pipeline.away import NotThere, Order, again, image_python, prepare
 from dflash.pipeline.errand import Errand, load_errand
 from dflash.pipeline.far import Telling
 from dflash.pipeline.following import Replay, fetch, follow, stop
 from dflash.pipeline.keys import HOME
+from dflash.pipeline.launching import launch, owner
 from dflash.pipeline.record import load_record, new_run
 from dflash.pipeline.source import Origin, origin_of, snapshot
 from dflash.pipeline.view import Lines
@@ -281,7 +282,13 @@ def test_a_plan_is_shown_as_it_was_made_there_whatever_kinds_are_known_here():
     step |= {"why": ["it was started"], "needs_gpu": True, "key": "k", "config": {"gone": [1]}, "fields": {"lock": "l"}}
     made = {"schema": 1, "pipeline": "p", "description": "d", "file": "/tmp/x/p.yaml", "host": "h", "chain": "local"}
     shown = plan_of({**made, "steps": [step]}, "p.yaml", errand().where).as_json()
-    step |= {"matrix": {}, "when": "", "is_last": False, "changes": []}  # as older sources have no such fields
+    step |= {
+        "matrix": {},
+        "when": "",
+        "is_last": False,
+        "changes": [],
+        "timeout_s": None,
+    }  # as older sources have no such fields
     assert shown == {**made, "file": "p.yaml", "host": "lab", "chain": "ssh:lab/lxc:7", "steps": [step]}
 
 

@@ -108,7 +108,8 @@ def test_what_any_file_may_hold_by_chance_is_no_secret(checkout: Path):
     (checkout / "notes").write_text("-----BEGIN PRIVATE KEY-----\n{\n  YWJj 123\n}\n")
     refuse(checkout, KEY)
     refuse(checkout, '{\n  "type": "account",\n  "key": "a-longer-one-than-all-others"\n}')
-    refuse(checkout, "abc\n")
+    (checkout / "words").write_text("an event\n")
+    refuse(checkout, "event")
     (checkout / "notes").write_text("key: |\n" + "".join(f"  {line}\n" for line in KEY.splitlines()))
     with pytest.raises(UsageError, match=r"is in notes:3,"):
         refuse(checkout, KEY)

@@ -15,9 +15,10 @@ from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import following, stopping
-from dflash.pipeline.away import Order, launch, prepare
+from dflash.pipeline.away import Order, prepare
 from dflash.pipeline.errand import Errand, load_errand
 from dflash.pipeline.keys import HOME
+from dflash.pipeline.launching import launch
 from dflash.pipeline.policy import Limits
 from dflash.pipeline.record import load_record
 from dflash.pipeline.stopping import GRACE_S, Stops, last_of, limits_after, patience_s
