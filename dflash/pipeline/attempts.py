@@ -14,10 +14,11 @@ from typing import Any
 
 from dflash.errors import DFlashError, StepFailed, storage_error
 from dflash.pipeline.events import EventLog
+from dflash.pipeline.leaks import notes_of_outputs
 from dflash.pipeline.memory import Memory, oom_kills
 from dflash.pipeline.policy import Limits, Retry
 from dflash.pipeline.process import Forks, Grace, StepProcess
-from dflash.pipeline.redaction import Redaction, secrets_of
+from dflash.pipeline.redaction import Redaction, secrets_of, set_of
 from dflash.pipeline.retrying import AttemptFailed, tried
 from dflash.pipeline.schema import Step
 from dflash.pipeline.stopping import GRACE_S, Stopped, Stops, limits_after
@@ -152,6 +153,7 @@ class Attempts:
             status = process.wait() if process.ended else -signal.SIGKILL
         if status == 0 and isinstance(result, dict):
             _require_outputs(job)
+            self._look_for_secrets(job)
             return result
         if self.stops.told:
             return None
@@ -160,6 +162,13 @@ class Attempts:
         if oom_kills() > kills:
             raise AttemptFailed("memory", _failed(name, status, error, job.log, out_of_memory=True))
         raise AttemptFailed(error["reason"] if error else "exit", _failed(name, status, error, job.log))
+
+    def _look_for_secrets(self, job: Job) -> None:
+        """In what it made."""
+        for line in notes_of_outputs(set_of(job.step.secrets, os.environ), job.out):
+            said = self.redaction.value(line)
+            self.events.write("note", step=job.step.name, message=said)
+            self.view.note(job.step.name, said)
 
     @contextlib.contextmanager
     def _forks(self, job: Job) -> Iterator[Forks]:

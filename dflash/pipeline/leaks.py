@@ -1,15 +1,17 @@
 """What a run is about to write down or to send is searched for its secrets, and a run that would show one never begins.
 
 What is said while a run goes on is hidden (dflash/pipeline/redaction.py). Its source and its settings are of use only
-as they are, so there a secret is refused. Without secrets nothing is read.
+as they are, so there a secret is refused; of one in what a step makes a person is told. Without secrets nothing is
+read.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dflash.errors import UsageError, storage_error
@@ -18,6 +20,7 @@ from dflash.pipeline.provenance.variables import without_credentials
 from dflash.pipeline.redaction import set_of, telling
 from dflash.pipeline.schema import Pipeline
 from dflash.pipeline.source import AS_COMMITTED, Origin, changed
+from dflash.pipeline.store import outputs_in
 from dflash.validation import plain
 
 Told = tuple[str, bytes]
@@ -81,6 +84,39 @@ def _settings(pipeline: Pipeline) -> Iterator[Told]:
 def packed(content: bytes) -> Iterator[Told]:
     """The files that `unpacking.packed` made `content` of."""
     return ((os.fsdecode(name), each) for name, _, each in unpacking.files(content))
+
+
+def notes_of_outputs(secrets: Mapping[str, str], out: Path) -> Iterator[str]:
+    """A line for each of `secrets` that is in what a step has made in its folder: the first file, and how many others.
+    That is the step's own, and no fault, but it is kept, and other steps read it. Raises OSError."""
+    forms = {name: telling(value) for name, value in secrets.items()}
+    shown: dict[str, list[str]] = {}
+    for name, path, status in outputs_in(out) if any(forms.values()) else ():
+        if stat.S_ISREG(status.st_mode) and status.st_size <= MOST_BYTES:
+            for secret in _in_file(path, forms):
+                shown.setdefault(secret, []).append(name)
+    for secret, names in shown.items():
+        others = f", and {len(names) - 1} more do" if len(names) > 1 else ""
+        yield f"its output {names[0]} holds the secret {secret}{others}: whoever gets it can read that"
+
+
+MOST_BYTES = 64 << 20
+"""Of an output that is searched: what is larger is weights or data."""
+
+_CHUNK = 1 << 20
+
+
+def _in_file(path: Path, forms: Mapping[str, Sequence[bytes]]) -> list[str]:
+    """Which secrets are in a file, of which one piece at a time is in memory."""
+    keep = max(len(form) for each in forms.values() for form in each) - 1
+    found, rest = dict.fromkeys(forms, False), b""
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            piece = rest + chunk
+            for secret, each in forms.items():
+                found[secret] = found[secret] or any(form in piece for form in each)
+            rest = piece[-keep:]
+    return [secret for secret, is_there in found.items() if is_there]
 
 
 def _found(secrets: Mapping[str, str], told: Iterable[Told]) -> Iterator[tuple[str, str, int]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
@@ -18,8 +20,14 @@ from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import leaks
 from dflash.pipeline.away import Order, prepare
-from dflash.pipeline.keys import HOME
+from dflash.pipeline.keys import HOME, observe
+from dflash.pipeline.plan import make_plan
+from dflash.pipeline.run import execute
+from dflash.pipeline.schema import load_pipeline
 from dflash.pipeline.source import changed, origin, snapshot
+from dflash.pipeline.steps import KINDS as STEPS
+from dflash.pipeline.store import Store
+from dflash.pipeline.view import Lines
 from tests.pipeline.lab import SAMPLE_KINDS, Lab
 
 SECRET = "hunter22/öäü"
@@ -180,3 +188,41 @@ def test_source_that_shows_a_secret_is_not_sent_committed_or_not(
             with pytest.raises(UsageError, match=r"HF_TOKEN is in dflash/one\.py:1, which would be sent"):
                 prepare(connection, order, looks_only=looks_only)
     assert not (lab.root / "far").exists()
+
+
+# --- what a step makes
+
+
+KEEP = """\
+name: keep
+steps:
+  - name: keep
+    uses: command
+    secrets: [HF_TOKEN]
+    with: {argv: [sh, -c, 'mkdir of; echo "login = $HF_TOKEN" > of/rc; echo "$HF_TOKEN" | base64 > b; echo x > c']}
+"""
+
+
+def test_a_secret_in_what_a_step_made_is_told_and_the_step_is_finished(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    secret = token_hex(12)
+    monkeypatch.setenv("HF_TOKEN", secret)
+    lab.file.write_text(KEEP)
+    pipeline = load_pipeline(lab.file, STEPS)
+    here, said = Host("local", parse_chain("local")), io.StringIO()
+    outcome = execute(make_plan(pipeline, here, observe(pipeline), Store(lab.root)), lab.root, Lines(said))
+    assert outcome.exit_code == 0
+    note = "its output b holds the secret HF_TOKEN, and 1 more do: whoever gets it can read that"
+    assert note in said.getvalue()
+    assert note in (lab.runs()[0] / "events.jsonl").read_text()
+    files = [path for path in (lab.root / "runs").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if secret.encode() in path.read_bytes()]  # nothing quotes what it made
+
+
+@pytest.mark.parametrize("before", [0, 1, (1 << 20) - 5, (2 << 20) - 5])
+def test_a_secret_is_found_wherever_a_file_is_cut(before: int, tmp_path: Path):
+    (tmp_path / "made").write_bytes(bytes(before) + SECRET.encode() + bytes(1 << 20))
+    assert len([*leaks.notes_of_outputs({"A": "another one", "HF_TOKEN": SECRET}, tmp_path)]) == 1
+    assert [*leaks.notes_of_outputs({"HF_TOKEN": "another one"}, tmp_path)] == []
+    assert [*leaks.notes_of_outputs({"HF_TOKEN": "short"}, tmp_path)] == []
+    assert [*leaks.notes_of_outputs({}, tmp_path / "not there")] == []
