@@ -31,7 +31,7 @@ from dflash.pipeline.lock import Owner
 from dflash.pipeline.machines import machines_of
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.policy import IDLE
-from dflash.pipeline.project import inputs_of
+from dflash.pipeline.project import inputs_of, patterns_of
 from dflash.pipeline.redaction import taken
 from dflash.pipeline.request import request_of
 from dflash.pipeline.schema import Pipeline
@@ -108,7 +108,7 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     content, origin = order.source or snapshot(without=data)
     sources = dict(leaks.packed(content))
     leaks.refuse_in_source(secrets, sources.items(), "sent")
-    inputs = [(each, parcel(each)) for each in inputs_of(order.pipeline, sources)]
+    inputs = [(each, parcel(each)) for each in inputs_of(patterns_of(order.pipeline), sources)]
     if secrets and origin.patch and not order.source:
         leaks.refuse_in_source(secrets, changed(without=data), "recorded")
     root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)

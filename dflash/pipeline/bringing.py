@@ -17,6 +17,7 @@ from dflash.pipeline.files import canonical, digest
 from dflash.pipeline.kinds import StepKind, load_kinds
 from dflash.pipeline.launchers.post import Post
 from dflash.pipeline.launchers.supplies import linked
+from dflash.pipeline.project import inputs_of
 from dflash.pipeline.stream import Events
 
 
@@ -40,11 +41,26 @@ def bring(
     for setting, path in named:
         if path and not any(path.startswith(f"{folder}/") for folder in spec["inputs"].values()):
             belonging = Belonging(setting, path)
-            packed: Parcel = parcel(belonging)
-            if not look(connection, [place_of(post.root, packed)])[1][place_of(post.root, packed)]:
-                stream.note(f"sending {path} to {post.host.name}")
-                send(connection, post.root, belonging, packed)
+            packed = parcel(belonging)
+            _have(connection, post, belonging, packed, stream)
             yield path, f"{place_of(post.root, packed)}/{packed.named}"
+
+
+def bring_inputs(connection: Connection, post: Post, spec: Mapping[str, Any], stream: Events) -> list[dict[str, Any]]:
+    """Have the step's relative `inputs` there; where they are, as a request has it (dflash/pipeline/request.py)."""
+    came = []
+    for each in inputs_of(spec["patterns"], (), Path(spec["project"])):
+        packed = parcel(each)
+        _have(connection, post, each, packed, stream)
+        came.append({"place": place_of(post.root, packed), "up": each.up})
+    return came
+
+
+def _have(connection: Connection, post: Post, belonging: Belonging, packed: Parcel, stream: Events) -> None:
+    place = place_of(post.root, packed)
+    if not look(connection, [place])[1][place]:
+        stream.note(f"sending {belonging.name} to {post.host.name}")
+        send(connection, post.root, belonging, packed)
 
 
 def _paths_in(value: Any) -> Iterator[str]:

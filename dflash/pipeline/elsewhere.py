@@ -27,7 +27,7 @@ from dflash.hosts.failures import LostConnection
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import machines
-from dflash.pipeline.bringing import bring, spec_there, translated
+from dflash.pipeline.bringing import bring, bring_inputs, spec_there, translated
 from dflash.pipeline.homecoming import come_home, note_of, settle
 from dflash.pipeline.kinds import StepKind
 from dflash.pipeline.launchers import held
@@ -53,13 +53,14 @@ def run_elsewhere(spec: Mapping[str, Any], host: Host, kind: StepKind, stream: E
     with reach(host.chain) as connection:
         post = post_of(connection, host, range(0), Path(spec["root"]), out)
         pairs = [(str(out), post.out), *bring(connection, post, spec, kind, stream)]
+        came = bring_inputs(connection, post, spec, stream)
         files.put(connection, out, post.out)  # what an attempt before has left
     job, word = jobs.new_id(), secrets.token_hex(16)
     # Only now: what is noted comes home, and what is not there then is taken for removed.
     write_json(note_of(out), {"out": post.out, "own": post.own, "job": job, **machines.to_json({"host": post.host})})
     try:
         with reach(host.chain) as connection:
-            _start(connection, post, job, word, spec, spec_there(spec, kind, pairs))
+            _start(connection, post, job, word, spec, {**spec_there(spec, kind, pairs), "came": came})
         result = _followed(post, job, word, stream)
     except BaseException:
         held.end(post.host, job, held.SAVE_S)

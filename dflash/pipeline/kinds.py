@@ -24,7 +24,7 @@ class StepInputs:
     step that the kind takes. `out` is the step's own folder: it keeps what an interrupted attempt left. `log` is the
     file that has what the step prints. `launcher` is the step's (launchers/config.py), and `hosts` are the machines
     that the pipeline names. `env` are the step's own variables, which this process has. `project` is where relative
-    `inputs` begin; None: what runs there has none.
+    `inputs` begin.
     """
 
     config: Any

@@ -1,5 +1,5 @@
-"""Where a pipeline's relative `inputs` begin: in this project's folder, and for a run that was sent to another machine
-in one there in which each lies as it does here. What the source does not have of them goes along as data:
+"""Where a pipeline's relative `inputs` begin: in this project's folder, and for a run, or a step, on another machine in
+one there in which each lies as it does here. What the source there does not have of them goes along as data:
 
     ROOT/data/ID/...      the files that a pattern names, as those of a setting (belongings.py)
     ROOT/inputs/ID/...    links to these and to the source; files above the project lie above it there, too
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
@@ -49,20 +49,23 @@ class Input(Belonging):
         return found, ""
 
 
-def inputs_of(pipeline: Pipeline, sent: Collection[str], home: Path = HOME) -> Iterator[Input]:
-    """The relative `inputs` of a pipeline that name files which the source that is `sent`, by their paths from `home`,
-    does not have. Raises StorageError."""
-    names, found = frozenset(sent), set()
-    for step in pipeline.steps:
-        for pattern in step.inputs:
-            if not os.path.isabs(pattern) and pattern not in found:
-                found.add(pattern)
-                each = Input(f"step {step.name}: inputs", pattern, names, home)
-                try:
-                    if each.files()[0]:
-                        yield each
-                except OSError as failure:
-                    raise storage_error(failure, failure.filename or pattern) from failure
+def inputs_of(patterns: Iterable[str], sent: Collection[str], home: Path = HOME) -> Iterator[Input]:
+    """Those of `patterns` that are relative, and name files which the source that is `sent`, by their paths from
+    `home`, does not have. Raises StorageError."""
+    names = frozenset(sent)
+    for pattern in dict.fromkeys(patterns):
+        if not os.path.isabs(pattern):
+            each = Input("inputs", pattern, names, home)
+            try:
+                if each.files()[0]:
+                    yield each
+            except OSError as failure:
+                raise storage_error(failure, failure.filename or pattern) from failure
+
+
+def patterns_of(pipeline: Pipeline) -> list[str]:
+    """The `inputs` of all steps."""
+    return [pattern for step in pipeline.steps for pattern in step.inputs]
 
 
 def project_of(request: Mapping[str, Any], root: Path, source: Path = HOME) -> Path:

@@ -33,6 +33,7 @@ def spec_of(
         "out": str(out),
         "root": str(store.root),
         "project": str(plan.project),
+        "patterns": list(step.inputs),
         "log": str(log),
         "launcher": launchers.to_json(step.launcher),
         "hosts": machines.to_json(plan.hosts),

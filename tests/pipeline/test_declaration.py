@@ -49,7 +49,7 @@ def only(keys: str) -> str:
         ("host: gpu 1", "3:35", "'gpu 1' names no host; write a name of hosts.yaml, or a chain"),
         ("host: 'shh:gpu1'", "3:35", "there is no hop 'shh'; did you mean 'ssh'?"),
         ("host: gpu1, secrets: [HF_TOKEN]", "3:41", "a step elsewhere is given no secrets; leave its secrets out"),
-        ("host: gpu1, inputs: [README.md]", "3:41", "files of this machine are not brought to the host of a step"),
+        ("host: gpu1, inputs: [a, /b]", "3:41", "an absolute path of this machine is not one of the step's host"),
         ("launcher: torchrun", "3:29", "a step of kind 'target' has no workers to start"),
         ("when: 3", "3:35", "must be a valid string, not 3"),
         ("when: steps.b.status == 'ok'", "3:35", "there is no step 'b'"),

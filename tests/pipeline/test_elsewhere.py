@@ -97,7 +97,15 @@ def spec_of(root: Path, **more: Any) -> dict[str, Any]:
     config = {"steps": 5, "seconds": 0.0, "optimizer": {"lr": 1e-3, "betas": [0.9, 0.95]}, "devices": [], "gpus": 0}
     spec = {"kinds": KINDS_AT, "kind": "train", "config": {**config, "fault": ""} | more, "borrowed": None}
     places = {"inputs": {"target": str(target)}, "results": {"target": {}}, "out": str(out), "root": str(root)}
-    declared = {"launcher": None, "hosts": {}, "host": "other", "env": {}, "secrets": []}
+    declared = {
+        "launcher": None,
+        "hosts": {},
+        "host": "other",
+        "env": {},
+        "secrets": [],
+        "patterns": [],
+        "project": str(HOME),
+    }
     return {**spec, **places, **declared, "log": "the log"}
 
 
@@ -150,12 +158,13 @@ def test_what_a_killed_run_left_there_is_ended_and_comes_home_with_the_next(lab:
     assert step_processes(lab.root / "other") == []
 
 
-def at_other_by(root: Path, program: str, told: Told) -> Path:
+def at_other_by(root: Path, program: str, told: Told, *patterns: str) -> Path:
     """Run a shell's program as a step at the other host; the step's folder here."""
     out = root / "work" / "command" / "k"
     out.mkdir(parents=True, exist_ok=True)
     (out / "of-before").write_text("x")
     own = {"kinds": "dflash.pipeline.steps:KINDS", "kind": "command", "config": {"argv": ["sh", "-c", program]}}
+    own |= {"patterns": [*patterns], "project": str(root / "project")}
     spec = spec_of(root) | own | {"inputs": {}, "results": {}, "out": str(out)}
     run_elsewhere(spec, other_of(root), STEPS["command"], told)
     return out
@@ -169,6 +178,18 @@ def test_what_a_step_prints_is_never_taken_for_its_events(lab: Lab, capfd: pytes
     assert failure.value.status == 3
     assert told.events == []
     assert capfd.readouterr().err.splitlines()[:4] == [*forged, ""]
+
+
+def test_relative_inputs_are_brought_there_and_lie_as_they_do_here(lab: Lab):
+    for name in ("project/rows/a.txt", "beside/b.txt"):
+        (lab.root / name).parent.mkdir(parents=True)
+        (lab.root / name).write_text(f"{name}\n")
+    told, program = Told(), 'cd "$DFLASH_PROJECT" && pwd && cat rows/*.txt ../beside/b.txt && ls dflash > /dev/null'
+    out = at_other_by(lab.root, f"({program}) > said", told, "rows", "../beside/*")
+    place, *said = (out / "said").read_text().splitlines()
+    assert place.startswith(f"{lab.root}/other/inputs/")
+    assert said == ["project/rows/a.txt", "beside/b.txt"]
+    assert told.notes == ["sending rows to other", "sending ../beside/* to other"]
 
 
 def test_the_folder_here_is_as_the_one_there_and_what_is_told_is_of_the_process_there(lab: Lab):
