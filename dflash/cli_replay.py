@@ -76,7 +76,7 @@ def _reached(host: Host) -> Any:
 
 def _begun(wanted: Replay, root: Path, accept: Sequence[str], wheels: Path | None) -> Errand:
     """Have all there that it takes to do the run again, and begin."""
-    from dflash.pipeline.away import launch
+    from dflash.pipeline.launching import launch
     from dflash.pipeline.replay import made_ready
 
     with _reached(wanted.host) as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -116,19 +117,33 @@ def stop(*, run: str, root: str, grace: float) -> None:
     from dflash.pipeline.errand import load_errand
     from dflash.pipeline.following import fetch
     from dflash.pipeline.following import stop as stop_run
-    from dflash.pipeline.process import GRACE_S
+    from dflash.pipeline.stopping import GRACE_S, patience_s
 
     _of_a_job("--grace", grace != jobs.GRACE_S)
     folder = cli.root_of(root)
     errand = load_errand(folder, run)
-    _tell(errand.host, f"run {run} is told to stop; waits while it saves what it has, {GRACE_S:.0f} s at most")
+    last = _last(folder / "runs" / run)
+    then = "".join(f", then for {name}, {seconds:.0f} s" for name, seconds in last.items())
+    _tell(errand.host, f"run {run} is told to stop; waits while it saves what it has, {GRACE_S:.0f} s at most{then}")
+    _tell(errand.host, f"./inv stop {run} once more ends it now")
     with _noted(errand, folder):
-        job = stop_run(errand)
+        job = stop_run(errand, patience_s(last.values()))
     fetch(errand, job, folder / "runs" / run)
     _judge(errand, folder)
     _show(folder, run, as_json=False)
     if job.code:
         print(f"./inv resume {run} goes on with it", file=sys.stderr)
+
+
+def _last(run: Path) -> dict[str, float]:
+    """The last steps of the run with this folder, and the seconds that each has after a stop, as far as its plan is
+    here."""
+    from dflash.pipeline.stopping import last_of
+
+    try:
+        return last_of(json.loads((run / "plan.json").read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def resume(*, run: str, root: str, wait: bool, as_json: bool) -> None:
@@ -195,7 +210,7 @@ def _of_a_job(option: str, given: bool) -> None:
 
 
 def _launch(connection: Connection, ready: Ready, root: Path, wait: bool) -> Errand:
-    from dflash.pipeline.away import launch
+    from dflash.pipeline.launching import launch
     from dflash.pipeline.show import show_plan
 
     show_plan(ready.plan, stream=sys.stderr)

@@ -92,10 +92,14 @@ def list_jobs(connection: Connection, host: Host) -> list[Job]:
     return [_job(line) for line in result.stdout.decode().splitlines()]
 
 
-def stop(connection: Connection, host: Host, identity: str, grace: float = GRACE_S, alone: float = 0.0) -> Job:
+def stop(
+    connection: Connection, host: Host, identity: str, grace: float = GRACE_S, alone: float = 0.0, caller: str = ""
+) -> Job:
     """End every process of a job, first kindly, after `grace` seconds not; the job as it ended. For `alone` seconds
-    before that only its first process is told, which may know how to end the others."""
-    _require(_keeper(connection, host, "stop", identity, str(grace), str(alone)), connection, identity)
+    before that only its first process is told, which may know how to end the others: once by each `caller`, a word
+    without spaces, and a second one means that it is to end now."""
+    words = (str(grace), str(alone), caller)
+    _require(_keeper(connection, host, "stop", identity, *words), connection, identity)
     return show(connection, host, identity)
 
 

@@ -6,7 +6,7 @@ A job is a folder `ROOT/ID/`:
     script/   the script that came along, if one did, under its own name
     log       standard output and error of the job, in the order they came
     keeper    process id and start time of the keeper, whose descendants are the job
-    told      made when the first process is told alone to end; its time of change is when
+    told      written when the first process is told alone to end: by whom, and for how long; its time of change is when
     exit      written last: "status N" or "signal N", and the time
 
 The keeper has a session of its own, and its command line holds MARK, by which an agent that ends, and kills what it
@@ -219,15 +219,16 @@ def follow(folder: str, offset: int) -> None:
             time.sleep(POLL_S)
 
 
-def stop(folder: str, grace: float, alone: float) -> None:
+def stop(folder: str, grace: float, alone: float, caller: str = "") -> None:
     """SIGTERM to every process of the job, SIGKILL to what is left after `grace` seconds; ends when none is. For
     `alone` seconds before that the job's first process is told alone, so that it ends the others as it knows to. It is
-    told once, however many stop the job meanwhile: a second time means that it is not to save what it has."""
+    told once, however often a `caller` stops the job meanwhile, whose connection may have broken; by another it is told
+    again, which means that it is not to save what it has, and left alone for `grace` seconds only."""
     require(folder)
     keeper = keeper_of(folder)
     signalled: set[int] = set()
     others: set[int] = set()
-    age = told_before(folder, alone) if alone and keeper else None
+    age, alone = told_before(folder, grace, alone, caller) if alone and keeper else (None, alone)
     begun = time.monotonic() - (age or 0.0)
     while True:
         passed = time.monotonic() - begun
@@ -249,18 +250,35 @@ def stop(folder: str, grace: float, alone: float) -> None:
         time.sleep(POLL_S)
 
 
-def told_before(folder: str, alone: float) -> float | None:
-    """The seconds since another caller told the first process, if that was less than `alone` ago; or None, and the
-    caller is noted as who does."""
+def told_before(folder: str, grace: float, alone: float, caller: str) -> tuple[float | None, float]:
+    """The seconds since this caller told the first process, if that still holds, or None, for one that is about to; and
+    for how long that process is to be left alone."""
     path = os.path.join(folder, "told")
+    if told_first(path, f"{alone} {caller}"):
+        return None, alone
+    words, _, by = read(path).partition(" ")
+    until = float(words or alone)
+    age = time.time() - os.stat(path).st_mtime
+    if 0 <= age < until:
+        if by == caller:
+            return age, until
+        alone = grace
+    write_whole(path, f"{alone} {caller}")
+    return None, alone
+
+
+def told_first(path: str, text: str) -> bool:
+    """Write a small file unless there is one; of two who do at once, one does."""
+    draft = f"{path}.{os.getpid()}"
+    with open(draft, "w") as file:
+        file.write(text)
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        os.link(draft, path)
     except FileExistsError:
-        age = time.time() - os.stat(path).st_mtime
-        if 0 <= age < alone:
-            return age
-        os.utime(path)
-    return None
+        return False
+    finally:
+        os.unlink(draft)
+    return True
 
 
 def require(folder: str) -> None:
@@ -271,7 +289,7 @@ def require(folder: str) -> None:
 
 
 def main() -> None:
-    """`MARK start|show|list|follow|stop FOLDER [NUMBER...]`"""
+    """`MARK start|show|list|follow|stop FOLDER [NUMBER...] [CALLER]`"""
     role, folder = sys.argv[2], os.path.expanduser(sys.argv[3])
     if role == "start":
         start(folder)
@@ -282,7 +300,7 @@ def main() -> None:
     elif role == "follow":
         follow(folder, int(sys.argv[4]))
     elif role == "stop":
-        stop(folder, float(sys.argv[4]), float(sys.argv[5]))
+        stop(folder, float(sys.argv[4]), float(sys.argv[5]), sys.argv[6])
 
 
 if __name__ == "__main__":

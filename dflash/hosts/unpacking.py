@@ -68,10 +68,15 @@ def _items(package: bytes) -> Iterator[bytes]:
         start = end
 
 
+def files(package: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """The path, mode and content of each file of a package."""
+    items = list(_items(package))
+    return zip(items[::3], items[1::3], items[2::3])  # noqa: B905 - strict= is not in 3.8
+
+
 def write_package(package: bytes, folder: str) -> None:
     """The files of `package` below `folder`, which is new."""
-    items = list(_items(package))
-    for relative, mode, content in zip(items[::3], items[1::3], items[2::3]):  # noqa: B905 - strict= is not in 3.8
+    for relative, mode, content in files(package):
         path = os.path.join(folder, os.fsdecode(relative))
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if mode == b"l":

@@ -14,6 +14,7 @@ from dflash.pipeline.keys import Change
 from dflash.pipeline.kinds import StepInputs, StepKind
 from dflash.pipeline.lock import Owner
 from dflash.pipeline.plan import Plan, PlannedStep
+from dflash.pipeline.policy import Limits
 from dflash.pipeline.schema import Pipeline, Step
 
 _ERRORS: Errors = {2: UsageError, 3: EnvironmentMismatch, 4: DataError, 5: StorageError}
@@ -55,6 +56,7 @@ def plan_of(told: Mapping[str, Any], file: str, host: Host) -> Plan:
 def _step(told: Mapping[str, Any]) -> PlannedStep:
     kind = StepKind(told["uses"], dict, _is_elsewhere, describes=told["describes"])
     declared = {name: told[name] for name in ("matrix", "when", "is_last") if name in told}
+    declared["limits"] = Limits(told.get("timeout_s"))
     step = Step(told["name"], kind, tuple(told["needs"]), told["config"], {}, None, **declared)
     found = tuple(Change(**each) for each in told.get("changes", ()))
     return PlannedStep(step, told["fields"], told["key"], told["status"], tuple(told["why"]), told["needs_gpu"], found)

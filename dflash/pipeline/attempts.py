@@ -14,13 +14,14 @@ from typing import Any
 
 from dflash.errors import DFlashError, StepFailed, storage_error
 from dflash.pipeline.events import EventLog
+from dflash.pipeline.leaks import notes_of_outputs
 from dflash.pipeline.memory import Memory, oom_kills
-from dflash.pipeline.policy import Limits
-from dflash.pipeline.process import GRACE_S, Forks, Grace, StepProcess
-from dflash.pipeline.redaction import Redaction, secrets_of
+from dflash.pipeline.policy import Limits, Retry
+from dflash.pipeline.process import Forks, Grace, StepProcess
+from dflash.pipeline.redaction import Redaction, secrets_of, set_of
 from dflash.pipeline.retrying import AttemptFailed, tried
 from dflash.pipeline.schema import Step
-from dflash.pipeline.stopping import Stopped, Stops
+from dflash.pipeline.stopping import GRACE_S, Stopped, Stops, limits_after
 from dflash.pipeline.store import outputs_in
 from dflash.pipeline.tail import Tail
 from dflash.pipeline.view import View, clock
@@ -59,7 +60,6 @@ class Attempts:
     hidden: frozenset[str]
     save: Callable[[], object]
     closing: contextlib.ExitStack
-    is_told_once: bool = False  # by ./inv stop, elsewhere
     shared: Forks | None = None
     observed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ class Attempts:
             self.view.note(step.name, f"{number} failed, tries again in {clock(wait_s)}: {failure.error}")
 
         try:
-            return tried(step.retry, once, self.stops.sleep, tell)
+            return tried(Retry() if self.stops.excused else step.retry, once, self.stops.sleep, tell)
         except AttemptFailed as failure:
             raise failure.error from None
         except Stopped:
@@ -116,7 +116,11 @@ class Attempts:
         spec.write_text(json.dumps(job.spec, indent=1), encoding="utf-8")  # for the process that is started now
         result = error = passed = None
         grace: Grace | None = None
-        kills, watch, tail = oom_kills(), Watch(job.step.limits, job.log), Tail(job.log)
+        limits = limits_after(job.step.limits) if self.stops.excused else job.step.limits
+        kills, watch, tail = oom_kills(), Watch(limits, job.log), Tail(job.log)
+        if self.stops.excused:
+            most = clock(limits.timeout_s or GRACE_S)
+            self.view.note(name, f"has {most}, as the run was told to stop (once more to kill it)")
         with self._forks(job) as forks, StepProcess(forks, spec, job.log, self.lock, self._hides(job.step)) as process:
             while not process.ended:
                 for event in process.events(_TICK_S):
@@ -139,7 +143,7 @@ class Attempts:
                     self.view.said(name, lines)
                 passed = passed or watch.passed()
                 if grace is None and (passed or self.stops.told):
-                    more = "" if passed or self.is_told_once else " (once more to kill it)"
+                    more = "" if passed else " (once more to kill it)"
                     why = f"has passed its {_LIMITS[passed]}, and is" if passed else "is"
                     self.view.note(name, f"{why} told to stop; it saves what it has{more}")
                     process.stop()
@@ -149,14 +153,22 @@ class Attempts:
             status = process.wait() if process.ended else -signal.SIGKILL
         if status == 0 and isinstance(result, dict):
             _require_outputs(job)
+            self._look_for_secrets(job)
             return result
         if self.stops.told:
             return None
         if passed:
-            raise AttemptFailed(passed, _too_long(job, passed))
+            raise AttemptFailed(passed, _too_long(job, passed, limits))
         if oom_kills() > kills:
             raise AttemptFailed("memory", _failed(name, status, error, job.log, out_of_memory=True))
         raise AttemptFailed(error["reason"] if error else "exit", _failed(name, status, error, job.log))
+
+    def _look_for_secrets(self, job: Job) -> None:
+        """In what it made."""
+        for line in notes_of_outputs(set_of(job.step.secrets, os.environ), job.out):
+            said = self.redaction.value(line)
+            self.events.write("note", step=job.step.name, message=said)
+            self.view.note(job.step.name, said)
 
     @contextlib.contextmanager
     def _forks(self, job: Job) -> Iterator[Forks]:
@@ -218,13 +230,14 @@ def _require_outputs(job: Job) -> None:
             raise AttemptFailed("exit", StepFailed(f"it made no {pattern}", status=1, where=where, cure=cure))
 
 
-def _too_long(job: Job, passed: str) -> StepFailed:
-    limits = job.step.limits
+def _too_long(job: Job, passed: str, limits: Limits) -> StepFailed:
     if passed == "timeout":
         what = f"it took longer than its timeout, {clock(limits.timeout_s or 0)}"
     else:
         what = f"it said nothing for longer than its no_output_timeout, {clock(limits.no_output_s or 0)}"
-    cure = f"its log is {job.log}; the limit is in {job.file}"
+    is_declared = passed == "no_output" or job.step.limits.timeout_s
+    where = "the limit is in" if is_declared else "after a stop it has no longer unless it has a timeout in"
+    cure = f"its log is {job.log}; {where} {job.file}"
     return StepFailed(what, status=_TIMED_OUT, where=f"step {job.step.name}", cure=cure)
 
 

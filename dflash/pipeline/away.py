@@ -6,31 +6,23 @@ already is not sent again, so that a second run starts at once.
 
 from __future__ import annotations
 
-import getpass
-import json
 import os
-import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from secrets import token_hex
 from typing import Any
 
-from dflash.atomic import write_json
 from dflash.environments.installed import parse_stamp
 from dflash.environments.lock import read_lock
 from dflash.environments.remote import ID_LENGTH, HostEnvironments, Tell
-from dflash.errors import BusyError, DFlashError, UsageError, storage_error
-from dflash.hosts import jobs
-from dflash.hosts.command import Command, Script
+from dflash.errors import UsageError
 from dflash.hosts.connection import Connection
-from dflash.hosts.failures import LostConnection
 from dflash.hosts.inventory import DEFAULT_ROOT, Host
 from dflash.hosts.package import send_files, where
+from dflash.pipeline import leaks
 from dflash.pipeline.answer import planned
-from dflash.pipeline.belongings import belongings, look, override, parcel, place_of, require, send
+from dflash.pipeline.belongings import Belonging, Parcel, belongings, look, override, parcel, place_of, require, send
 from dflash.pipeline.errand import Errand
 from dflash.pipeline.fitness import require_fit
 from dflash.pipeline.keys import HOME
@@ -38,11 +30,12 @@ from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.lock import Owner
 from dflash.pipeline.machines import machines_of
 from dflash.pipeline.plan import Plan
-from dflash.pipeline.record import Sender, new_record, new_run
-from dflash.pipeline.redaction import redaction_of, secrets_of, taken
+from dflash.pipeline.policy import IDLE
+from dflash.pipeline.project import inputs_of, patterns_of
+from dflash.pipeline.redaction import taken
 from dflash.pipeline.request import request_of
 from dflash.pipeline.schema import Pipeline
-from dflash.pipeline.source import Origin, snapshot
+from dflash.pipeline.source import Origin, changed, snapshot
 
 IMAGE = "/opt/env"
 """Where an image has its environment (docker/environment.sh)."""
@@ -94,20 +87,30 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     thing that takes a while. With `looks_only` nothing is put there but the source.
 
     Raises:
-        UsageError: a path of the pipeline is nowhere, a secret is not set (not with `looks_only`), or the source can
-            not be told; nothing has been done then. Data was changed meanwhile.
+        UsageError: a path of the pipeline is nowhere, the source can not be told, or would show a secret; nothing has
+            been done then. Data was changed meanwhile. A step that will run has a secret that is not set (not with
+            `looks_only`).
         NotThere: `looks_only`, and the environment or some data would have to be put there first.
         DFlashError: what `order.check` raises. EnvironmentMismatch: the environment can not be made there.
         HostError: the host, or something can not be written there. StorageError: something can not be read here.
     """
+    secrets = leaks.hidden_of(order.pipeline)
+    leaks.refuse_in_settings(secrets, order.pipeline)
     if not looks_only:
-        secrets_of(order.pipeline.steps, os.environ)
+        for step in order.pipeline.steps:
+            for name in sorted({*step.secrets} - {*secrets}):
+                tell(f"the secret {name} is not set: unless step {step.name} is finished there, nothing will start")
     found = list(belongings(order.pipeline))
     parcels = {each: parcel(each) for each in found if not each.is_there}
     home, there = look(connection, [each.name for each in found if each.is_there])
     require(found, there, connection.layer)
     data = [path for packed in parcels.values() for path in packed.files.values()]
     content, origin = order.source or snapshot(without=data)
+    sources = dict(leaks.packed(content))
+    leaks.refuse_in_source(secrets, sources.items(), "sent")
+    inputs = [(each, parcel(each)) for each in inputs_of(patterns_of(order.pipeline), sources)]
+    if secrets and origin.patch and not order.source:
+        leaks.refuse_in_source(secrets, changed(without=data), "recorded")
     root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)
     host = replace(order.host, root=root)
     hosts = machines_of(order.pipeline, host, order.inventory)
@@ -115,8 +118,9 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
         order.check(host, order.pipeline, hosts)
     generation, python, lock = _environment(connection, host, order, tell, looks_only)
     source = send_files(connection, host, content)
-    _, kept = look(connection, [place_of(root, each) for each in parcels.values()])
-    for belonging, packed in parcels.items():
+    going: list[tuple[Belonging, Parcel]] = [*parcels.items(), *inputs]
+    _, kept = look(connection, [place_of(root, each) for _, each in going])
+    for belonging, packed in going:
         if not kept[place_of(root, packed)]:
             if looks_only:
                 raise NotThere(f"{belonging.name} has not been sent yet", where=connection.layer)
@@ -124,7 +128,11 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
             send(connection, root, belonging, packed)
     moved = [override(belonging, root, packed) for belonging, packed in parcels.items()]
     request = request_of(order.pipeline, [*order.overrides, *moved], host, order.kinds, hosts=hosts) | {**order.more}
+    if inputs:
+        request["inputs"] = [{"place": place_of(root, packed), "up": each.up} for each, packed in inputs]
     plan, held = planned(connection, host, python, source, request)
+    if not looks_only:
+        secrets_of_plan(plan)
     name = order.environment.name
     return Ready(host, name, generation, python, source, origin, request, plan, held, lock=lock)
 
@@ -154,42 +162,13 @@ def again(connection: Connection, errand: Errand, origin: Origin) -> Ready:
     return Ready(host, name, generation, errand.python, source, origin, request, plan, held, errand, errand.lock)
 
 
-def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = False) -> tuple[Errand, Path]:
-    """Start the run's job there; the errand, and its folder below `root` here. All that it takes to find the run again
-    is written before it starts; secrets, which are taken from the environment here, are not. With `waits`, a run that
-    is at work in that root is waited for, there.
-
-    Raises:
-        BusyError: another run is at work there, which is named. UsageError: a secret is not set.
-        HostError: the host. StorageError: the folder here can not be written.
-    """
-    if ready.held and not waits:
-        cure = f"wait for it with --wait, or end it: ./inv stop {ready.held.run}, where it was started"
-        raise BusyError(f"{ready.held} is at work there", where=f"{connection.layer}: {ready.host.root}", cure=cure)
-    secrets = taken(ready.request.get("secrets", ()), os.environ)
-    try:
-        folder = new_run(root, f"{ready.plan.pipeline.name}-{token_hex(2)}")
-        errand = _errand(ready, folder.name, waits)
-        _write(ready, errand, folder)
-    except OSError as failure:
-        raise storage_error(failure, failure.filename or root) from failure
-    argv = [errand.python, "-P", "-m", "dflash.pipeline.far", "run", errand.root]
-    request = Script("request.json", json.dumps(errand.request).encode(), len(argv))
-    command = Command(argv, _variables(errand), errand.root, request)  # where a core dump, say, is in nobody's way
-    try:
-        if errand.environment:
-            HostEnvironments(connection, ready.host).pin(errand.environment, errand.generation, errand.first)
-        jobs.start(connection, ready.host, command, errand.job, secrets)
-    except LostConnection as failure:
-        failure.cure = f"./inv follow {errand.run} says whether it has started"
-        raise
-    except KeyboardInterrupt:
-        print(f"\n./inv follow {errand.run} says whether it has started", file=sys.stderr)
-        raise
-    except DFlashError:
-        replace(errand, ended={"state": "never started"}).write(folder)
-        raise
-    return errand, folder
+def secrets_of_plan(plan: Plan) -> dict[str, str]:
+    """The secrets of what will run, from the environment here. Raises UsageError for one that is not set."""
+    found: dict[str, str] = {}
+    for each in plan.steps:
+        if each.status not in IDLE:
+            found |= taken(each.fields.get("secrets", ()), os.environ, f"step {each.step.name}")
+    return found
 
 
 def _environment(
@@ -224,58 +203,3 @@ def image_python(connection: Connection, lock: str, prefix: str = IMAGE) -> str:
     """The Python of an image's own environment, if that was made from a lock whose id begins with `lock`; or ""."""
     stamp = parse_stamp(connection.run(["cat", f"{prefix}/dflash-stamp"]).stdout.decode(errors="replace"))
     return f"{prefix}/bin/python" if stamp.get("lock", "").startswith(lock) else ""
-
-
-def _errand(ready: Ready, run: str, waits: bool) -> Errand:
-    origin, resumes = ready.origin, ready.resumes
-    assert ready.host.root is not None
-    return Errand(
-        run=run,
-        host=ready.host.name,
-        chain=str(ready.host.chain),
-        root=ready.host.root,
-        job=jobs.new_id(),
-        environment=ready.environment if ready.generation else "",
-        generation=ready.generation,
-        python=ready.python,
-        source=ready.source,
-        request={
-            **ready.request,
-            "sender": asdict(Sender(run, owner(), origin.commit, origin.dirty, waits)),
-            "known": {**ready.request.get("known", {}), **_predecessor(resumes), "source": origin.to_json()},
-        },
-        started=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        first=resumes.first if resumes else run,
-        lock=ready.lock,
-    )
-
-
-def _predecessor(resumes: Errand | None) -> dict[str, Any]:
-    return {"predecessor": {"run": resumes.run, "how": "resumed"}} if resumes else {}
-
-
-def owner() -> str:
-    """Who sends a run, as user@machine."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
-
-
-def _write(ready: Ready, errand: Errand, folder: Path) -> None:
-    secrets = redaction_of([each.step for each in ready.plan.steps], os.environ)
-    origin = replace(ready.origin, digest=PurePosixPath(errand.source).name).without(secrets)
-    origin.keep(folder)
-    write_json(folder / "plan.json", ready.plan.as_json())
-    errand.write(folder)
-    record = new_record(errand.run, ready.plan, Path(errand.root), origin.to_json())
-    write_json(folder / "record.json", {**record, "resumes": errand.request.get("resumes")})
-
-
-def _variables(errand: Errand) -> dict[str, str]:
-    """Compiled Python lies apart from the source and the generation, which are compared file by file. A generation
-    comes without any, and so does an image: each step would compile all of torch's again."""
-    if not errand.generation and not errand.lock:
-        return {"PYTHONPATH": errand.source, "PYTHONDONTWRITEBYTECODE": "1"}
-    return {"PYTHONPATH": errand.source, "PYTHONPYCACHEPREFIX": f"{errand.root}/pycache"}

@@ -41,6 +41,10 @@ class Belonging:
         """Whether it means a path of the other machine."""
         return os.path.isabs(self.name)
 
+    def files(self) -> tuple[dict[str, Path], str]:
+        """As `files_named`. Raises OSError."""
+        return files_named(self.name)
+
 
 @dataclass(frozen=True)
 class Parcel:
@@ -75,6 +79,12 @@ def belongings_of(step: Step) -> Iterator[Belonging]:
             yield Belonging(f"{declared_name(step.name)}.{path}", name)
 
 
+def files_here(pipeline: Pipeline) -> list[Path]:
+    """The files here that settings of a pipeline name: they are data, and no source. Raises OSError."""
+    named = [files_named(each.name)[0] for step in pipeline.steps for each in belongings_of(step)]
+    return [path for files in named for path in files.values()]
+
+
 def files_named(name: str) -> tuple[dict[str, Path], str]:
     """The files that a path or a pattern names here, by their paths from the folder that it begins in; and what it is
     from there; an empty name names nothing. Raises OSError."""
@@ -95,7 +105,7 @@ def parcel(belonging: Belonging) -> Parcel:
         cure = "name a file, a folder or a pattern, or leave the setting out"
         raise UsageError("an empty name is none", where=belonging.setting, cure=cure)
     try:
-        found, named = files_named(belonging.name)
+        found, named = belonging.files()
         if not found:
             cure = "a relative path is sent along, an absolute one must be there: check it, or name one that is there"
             raise UsageError(f"{belonging.name} is not on this machine", where=belonging.setting, cure=cure)

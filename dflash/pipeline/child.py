@@ -1,10 +1,8 @@
 """A step's process, forked for the runner (dflash/pipeline/forking.py) with the path of the step's spec.
 
-Two processes, split before anything heavy is imported. The keeper has no work but to leave nothing behind:
-it holds the runner's end of a pipe (its standard input), and when that closes (the runner was killed) or when
-the step ends it kills whatever the step started, detached processes included. The step does the work. It
-speaks to the runner through the keeper's old standard output, one JSON event a line; whatever else is printed
-goes to standard error, which is the step's log.
+Two processes, split before anything heavy is imported. The keeper (keeper.py) has no work but to leave nothing behind.
+The step does the work. It speaks to the runner through the keeper's old standard output, one JSON event a line
+(stream.py); whatever else is printed goes to standard error, which is the step's log.
 """
 
 from __future__ import annotations
@@ -14,20 +12,19 @@ import contextlib
 import ctypes
 import errno
 import json
-import math
 import os
 import re
-import select
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from dflash.pipeline.keeper import keep
 from dflash.pipeline.provenance.observing import Observing
+from dflash.pipeline.stream import Stream
 
 if TYPE_CHECKING:
     from dflash.hosts.inventory import Host
@@ -41,7 +38,7 @@ def main(spec: Path) -> None:
     keeper = os.getpid()
     step = os.fork()
     if step:
-        _keep(step)
+        keep(step)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
         os._exit(137)
@@ -57,119 +54,6 @@ def main(spec: Path) -> None:
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
-
-
-# --- the keeper
-
-
-def _keep(step: int) -> None:
-    """Wait for the step or for the runner's death, leave no process behind, and end as the step did."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: _signal(step, number))
-    os.close(1)  # so that the event stream ends with the step
-    status = None
-    while status is None:
-        ready, _, _ = select.select([0, read], [], [])
-        if 0 in ready:
-            _kill_all()
-            os._exit(137)
-        os.read(read, 4096)
-        status = _reap(step)
-    _kill_all()
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os.kill(os.getpid(), -code)
-    os._exit(code if code >= 0 else 128 - code)
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _reap(step: int) -> int | None:
-    found = None
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                break
-            if pid == step:
-                found = status
-    return found
-
-
-def _kill_all() -> None:
-    # A process may fork between the listing and the kill; what it leaves is found by the next round.
-    while _has_children():
-        import psutil
-
-        children = psutil.Process().children(recursive=True)
-        for child in children:
-            with contextlib.suppress(psutil.Error):
-                child.kill()
-        psutil.wait_procs(children, timeout=1)
-        _reap(0)
-
-
-def _has_children() -> bool:
-    """Quicker than listing all processes. What a child has orphaned is a child, too."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-# --- the step
-
-
-class Stream:
-    """Progress and outcome as JSON lines on a descriptor. Threads may share it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._lock = threading.Lock()
-
-    def send(self, event: str, **values: Any) -> None:
-        message = {"event": event, **values}
-        try:
-            text = json.dumps(message, default=_as_plain, allow_nan=False)
-        except ValueError:  # NaN and infinities are no JSON
-            text = json.dumps(_finite(json.loads(json.dumps(message, default=_as_plain))))
-        line = text.encode() + b"\n"
-        with self._lock:
-            while line:
-                line = line[os.write(self._descriptor, line) :]
-
-    def update(self, done: int, total: int, metrics: Mapping[str, Any] | None = None) -> None:
-        self.send("progress", done=done, total=total, metrics=dict(metrics or {}))
-
-    def note(self, message: str) -> None:
-        self.send("note", message=message)
-
-
-def _as_plain(value: Any) -> Any:
-    """Numbers and arrays of libraries that this file must not import; paths."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else str(value)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _run_step(spec_file: Path) -> int:
@@ -235,7 +119,7 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
 
         return run_elsewhere(spec, host, kind, stream)
     if Path(spec["out"], "scratch", "elsewhere.json").exists():  # of an attempt before, which was elsewhere
-        from dflash.pipeline.elsewhere import settle
+        from dflash.pipeline.homecoming import settle
 
         settle(Path(spec["out"]), None, stream)
     return kind.run(
@@ -252,6 +136,7 @@ def _result(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
             layout=tuple(spec["layout"]),
             log=Path(spec["log"]),
             env=spec["env"],
+            project=Path(spec["project"]) if spec.get("project") else None,
         )
     )
 

@@ -2,7 +2,8 @@
 
 It finds that folder as DFLASH_OUT, and the folder of each step that it needs as DFLASH_STEP_<NAME>, in capitals and
 with `_` for what is no letter or digit. What it prints is the step's log, and its exit status the step's. Its key is
-made of its words and of the keys of what it needs; files that it reads otherwise belong into the step's `inputs`.
+made of its words and of the keys of what it needs; files that it reads otherwise belong into the step's `inputs`, of
+which the relative ones begin at DFLASH_PROJECT, here and on a host.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def _environ(step: StepInputs) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONSAFEPATH", "PYTHONPATH")}
     if paths := os.environ.get("PYTHONPATH", "").split(os.pathsep)[1:]:
         environ["PYTHONPATH"] = os.pathsep.join(paths)
-    return {**environ, "DFLASH_OUT": str(step.out), **_folders(step.inputs)}
+    project = {"DFLASH_PROJECT": str(step.project)} if step.project else {}
+    return {**environ, **project, "DFLASH_OUT": str(step.out), **_folders(step.inputs)}
 
 
 def _folders(needed: Mapping[str, Path]) -> dict[str, str]:

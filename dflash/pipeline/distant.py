@@ -1,9 +1,10 @@
 """The far end of a step that runs on another host than its run: `PYTHON -P -m dflash.pipeline.distant SPEC.json`.
 
-A spec is {"step": as dflash.pipeline.child takes it, with paths of this machine, "folder": for the step's `lease`,
-"word": which begins a line that is an event, "lock" and "of" as `node.at_work` has them, "patience_s" and "grace_s" as
-`node.keep` does}. A detached job has one log for all that it says, in which a step may print what looks like an event:
-so each is a line of its own that begins with a word which nobody can know.
+A spec is {"step": as dflash.pipeline.child takes it, with paths of this machine, and with files of relative `inputs`
+that "came" along, as request.py has them, "folder": for the step's `lease`, "word": which begins a line that is an
+event, "lock" and "of" as `node.at_work` has them, "patience_s" and "grace_s" as `node.keep` does}. A detached job has
+one log for all that it says, in which a step may print what looks like an event: so each is a line of its own that
+begins with a word which nobody can know.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 from dflash.errors import BusyError
 from dflash.pipeline.launchers.node import at_work, keep
 from dflash.pipeline.memory import oom_kills
+from dflash.pipeline.project import project_of
 
 _CHILD = "import sys; from pathlib import Path; from dflash.pipeline.child import main; main(Path(sys.argv[1]))"
 
@@ -42,7 +44,8 @@ def _run(spec: Mapping[str, Any]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     lease, file, kills = folder / "lease", folder / "spec.json", oom_kills()
     lease.touch()
-    file.write_text(json.dumps(spec["step"]), encoding="utf-8")
+    project = project_of({"inputs": spec["step"]["came"]}, Path(spec["step"]["root"]))
+    file.write_text(json.dumps({**spec["step"], "project": str(project)}), encoding="utf-8")
     said, events = os.pipe()
     telling = threading.Thread(target=_pass_on, args=(said, spec["word"]))
     telling.start()

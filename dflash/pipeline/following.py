@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from dflash.atomic import write_json
@@ -20,13 +21,13 @@ from dflash.hosts.reach import reach, reaching_again
 from dflash.pipeline.belongings import look
 from dflash.pipeline.errand import Errand
 from dflash.pipeline.policy import LEFT_OUT
-from dflash.pipeline.process import GRACE_S
 from dflash.pipeline.provenance.image import with_build
+from dflash.pipeline.stopping import GRACE_S
 from dflash.pipeline.view import View
 from dflash.training.usage import USAGE
 
 _MARGIN_S = 10.0
-"""What a runner needs beyond the time that it gives to its step, when it is told to end."""
+"""What a runner needs beyond the time that it gives to its steps, when it is told to end."""
 
 NEVER_STARTED = "never started"
 """The state, as an errand notes it, of a run whose job is not there since it was never started."""
@@ -95,17 +96,21 @@ def _failure(errand: Errand, job: Job, ended: dict[str, Any] | None) -> StepFail
     return None
 
 
-@_persistent
-def stop(errand: Errand) -> Job:
-    """End every process of a run; how its job ended. Its runner is told first, once however often this is called, and
-    lets the step save what it has.
+def stop(errand: Errand, patience_s: float = GRACE_S) -> Job:
+    """End every process of a run; how its job ended. Its runner is told first, and has `patience_s` seconds: it lets
+    the step save what it has, and runs the last steps. Called while it does, this ends the run at once.
 
     Raises:
         NeverStarted, or UsageError: its job is not there any more. HostError: the host.
     """
-    host = errand.where
-    with reach(host.chain) as connection, _started(errand):
-        return jobs.stop(connection, host, errand.job, alone=GRACE_S + _MARGIN_S)
+    host, caller = errand.where, token_hex(8)
+
+    @_persistent
+    def attempt() -> Job:
+        with reach(host.chain) as connection, _started(errand):
+            return jobs.stop(connection, host, errand.job, alone=patience_s + _MARGIN_S, caller=caller)
+
+    return attempt()
 
 
 class NeverStarted(UsageError):

@@ -161,7 +161,7 @@ def _files(step: Step, pipeline: Pipeline, home: Path, known: dict[Path, str]) -
     """The hash of each file that a step's `inputs` name: files, all that is in folders, and what patterns match."""
     digests: dict[str, str] = {}
     for pattern in step.inputs:
-        files = sorted({file for place in _named(pattern, home) for file in _files_in(place)})
+        files = files_of(pattern, home)
         if not files:
             cure = "check it: what is relative begins in the project's folder; or remove it"
             raise error_at(pipeline, step, "inputs", pattern, f"no file matches {pattern!r}", cure)
@@ -171,6 +171,11 @@ def _files(step: Step, pipeline: Pipeline, home: Path, known: dict[Path, str]) -
             name = os.fsencode(file.relative_to(home) if file.is_relative_to(home) else file)
             digests[name.decode(errors="backslashreplace")] = known[file]
     return digests
+
+
+def files_of(pattern: str, home: Path = HOME) -> list[Path]:
+    """The files that a name or a pattern of `inputs` means. Raises OSError."""
+    return sorted({file for place in _named(pattern, home) for file in _files_in(place)})
 
 
 def _named(pattern: str, home: Path) -> list[Path]:

@@ -24,7 +24,8 @@ class StepInputs:
     step that the kind takes. `out` is the step's own folder: it keeps what an interrupted attempt left. `log` is the
     file that has what the step prints. `launcher` is the step's (launchers/config.py), and `hosts` are the machines
     that the pipeline names. `layout` is how many workers each host has of the training that it prepares for, where that
-    is on several hosts (machines.layouts_of). `env` are the step's own variables, which this process has.
+    is on several hosts (machines.layouts_of). `env` are the step's own variables, which this process has. `project` is
+    where relative `inputs` begin.
     """
 
     config: Any
@@ -39,6 +40,7 @@ class StepInputs:
     layout: tuple[int, ...] = ()
     log: Path = Path("/dev/null")
     env: Mapping[str, str] = field(default_factory=dict)
+    project: Path | None = None
 
 
 @dataclass(frozen=True)

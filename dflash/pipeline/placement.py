@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from dflash.document import Document, Place
@@ -62,7 +64,9 @@ def launcher_of(value: Any, kind: StepKind, step: Declared, document: Document) 
     return launcher
 
 
-def refuse_misplaced(step: Declared, host: str | None, launcher: Any, config: Any, document: Document) -> None:
+def refuse_misplaced(
+    step: Declared, host: str | None, launcher: Any, inputs: Sequence[str], config: Any, document: Document
+) -> None:
     """Raise ConfigError for what a step declares, or is set to, that can not be where its host or launcher puts it: it
     would be said only once the step starts, after all that it needs."""
     entry = step.entry
@@ -70,9 +74,11 @@ def refuse_misplaced(step: Declared, host: str | None, launcher: Any, config: An
     if host and hosts:
         cure = "remove its host: the launcher's say where its workers run"
         raise document.error("its launcher names hosts, too", (*step.place, "host"), key=True, cure=cure)
-    if host and entry.inputs:
-        cure = "remove them, or its host; what a step before it makes is brought there"
-        what = "files of this machine are not brought to the host of a step"
+    if host and any(map(os.path.isabs, inputs)):
+        cure = (
+            "name them by paths that are relative to the project's folder: those are brought there; or remove its host"
+        )
+        what = "an absolute path of this machine is not one of the step's host"
         raise document.error(what, (*step.place, "inputs"), key=True, cure=cure)
     if entry.secrets and (host or hosts or isinstance(launcher, Slurm)):
         where = "in a Slurm job, whose variables Slurm writes to files," if isinstance(launcher, Slurm) else "elsewhere"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from dflash.hosts.inventory import Host
-from dflash.pipeline.keys import Change, Surroundings, changes, keyed
+from dflash.pipeline.keys import HOME, Change, Surroundings, changes, keyed
 from dflash.pipeline.machines import layouts_of
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.schema import Pipeline, Step
@@ -52,12 +53,14 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in the order in which they run; `hosts` are the machines that they name, as `host` reaches them."""
+    """Steps in the order in which they run; `hosts` are the machines that they name, as `host` reaches them. `project`
+    is where their relative `inputs` begin."""
 
     pipeline: Pipeline
     host: Host
     steps: tuple[PlannedStep, ...]
     hosts: Mapping[str, Host] = field(default_factory=dict)
+    project: Path = HOME
 
     def as_json(self) -> dict[str, Any]:
         """The document of `plan --json` and plan.json."""
@@ -77,6 +80,7 @@ class Plan:
                     "matrix": dict(each.step.matrix),
                     "when": each.step.when,
                     "is_last": each.step.is_last,
+                    "timeout_s": each.step.limits.timeout_s,
                     "status": each.status,
                     "why": list(each.why),
                     "changes": [change.as_json() for change in each.changes],

@@ -11,6 +11,9 @@ ran out there or on its GPU, or anything else, of which the exit status tells.""
 LEFT_OUT = "left out"
 """The status of a step whose `when` does not hold, or of which a need is left out: in a plan and in a record."""
 
+IDLE = ("skip", LEFT_OUT)
+"""The statuses of a planned step that will not run."""
+
 
 @dataclass(frozen=True)
 class Retry:

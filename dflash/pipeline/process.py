@@ -19,10 +19,7 @@ from typing import Any
 
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.redaction import Redaction
-
-GRACE_S = 120.0
-"""How long a step may take to save what it has when it is told to end: 14.7 GB of a large drafter take 20 s to a quick
-disk."""
+from dflash.pipeline.stopping import GRACE_S
 
 _NEVER_BEGAN = 1  # the status of a Python that can not import what it must
 _PIPE = 1 << 20  # bytes: a step that says much waits seldom

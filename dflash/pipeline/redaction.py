@@ -45,8 +45,13 @@ def taken(names: Iterable[str], environ: Mapping[str, str], where: str | None = 
 def redaction_of(steps: Iterable[Step], environ: Mapping[str, str]) -> Redaction:
     """What hides the secrets that `steps` name, as far as they are set, and long enough: of a step that does not run
     nothing is checked, and one letter would be replaced all over what others say."""
-    values = (environ.get(name, "") for name in sorted({name for step in steps for name in step.secrets}))
-    return Redaction(value for value in values if len(value) >= SHORTEST)
+    return Redaction(set_of((name for step in steps for name in step.secrets), environ).values())
+
+
+def set_of(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The values of secrets by name, as far as they are set, and long enough."""
+    values = {name: environ.get(name, "") for name in sorted({*names})}
+    return {name: value for name, value in values.items() if len(value) >= SHORTEST}
 
 
 class Redaction:
@@ -117,9 +122,23 @@ class Redaction:
         return len(data)
 
 
+def telling(value: str) -> tuple[bytes, ...]:
+    """The bytes that tell that a value is in a file, and not only what any file may have by chance: of several lines
+    the longest, since the first of a key or a brace is anybody's. None of a short one, which may be a word."""
+    longest = max(map(len, value.splitlines()), default=0)
+    forms = _forms_of({value, *(line for line in value.splitlines() if len(line) == longest)})
+    return tuple(sorted(form for form in forms if len(form) >= _BY_CHANCE)) if len(value) >= _BY_CHANCE else ()
+
+
+_BY_CHANCE = 8  # characters; of base64, four are found once in 16 MB of it, and a lock is full of hashes
+
+
 def _forms(value: str) -> set[bytes]:
     """The bytes that a value may show as."""
-    texts = {value, *(line for line in value.splitlines() if len(line) >= SHORTEST)}
+    return _forms_of({value, *(line for line in value.splitlines() if len(line) >= SHORTEST)})
+
+
+def _forms_of(texts: set[str]) -> set[bytes]:
     raw = {os.fsencode(text) for text in texts}  # of a text that is no UTF-8, too
     escaped = {form for each in raw for form in (quote(each, safe=""), quote(each), quote_plus(each))}
     escaped |= {json.dumps(text)[1:-1] for text in texts} | {repr(text)[1:-1] for text in texts}

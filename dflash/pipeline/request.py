@@ -6,7 +6,9 @@ on with whatever has become of the pipeline's file.
      "folder": where relative paths begin (null for a run elsewhere), "resumes": a run or null}
 
 It may have "known", parts of the run's provenance, and "apart", a name under which everything is done anew, as
-keys.Surroundings has it; and if it "replays" a run, which one, and the differences that were "accepted" for that.
+keys.Surroundings has it; and if it "replays" a run, which one, and the differences that were "accepted" for that. Files
+of relative `inputs` that came along are "inputs": [{"place": their folder, "up": how many folders above the project},
+...] (dflash/pipeline/project.py).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from dflash.pipeline.keys import observe
 from dflash.pipeline.kinds import load_kinds
 from dflash.pipeline.machines import from_json, to_json
 from dflash.pipeline.plan import Plan, make_plan
+from dflash.pipeline.project import project_of
 from dflash.pipeline.schema import Pipeline, load_pipeline
 from dflash.pipeline.store import Store
 
@@ -70,8 +73,10 @@ def planned(request: Mapping[str, Any], root: Path, folder: Path) -> Plan:
     """The plan on this machine of what is asked."""
     pipeline = pipeline_of(request, folder)
     here = Host(request["host"]["name"], Chain((Local(),)), str(root), request["host"]["gpus"])
-    around = replace(observe(pipeline), apart=request.get("apart", ""))
-    return make_plan(pipeline, here, around, Store(root), from_json(request.get("hosts", {})))
+    project = project_of(request, root)
+    around = replace(observe(pipeline, project), apart=request.get("apart", ""))
+    made = make_plan(pipeline, here, around, Store(root), from_json(request.get("hosts", {})))
+    return replace(made, project=project)
 
 
 def load_request(folder: Path) -> dict[str, Any]:

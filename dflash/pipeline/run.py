@@ -16,22 +16,22 @@ from typing import Any
 
 from dflash.atomic import write_json
 from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_error
-from dflash.pipeline import lock, machines
+from dflash.pipeline import leaks, lock, machines
 from dflash.pipeline.attempts import Attempts, Job
-from dflash.pipeline.belongings import belongings_of, files_named
+from dflash.pipeline.belongings import files_here
 from dflash.pipeline.events import EventLog
 from dflash.pipeline.keys import require_source, require_unchanged
 from dflash.pipeline.kinds import DEFAULT_KINDS
 from dflash.pipeline.memory import Memory
 from dflash.pipeline.plan import Plan, PlannedStep, decide
-from dflash.pipeline.policy import LEFT_OUT
+from dflash.pipeline.policy import IDLE, LEFT_OUT
 from dflash.pipeline.provenance import lines, manifest
 from dflash.pipeline.record import Clock, Sender, lift, new_record, new_run
 from dflash.pipeline.redaction import Redaction, redaction_of, secrets_of
 from dflash.pipeline.report.writing import write_report
 from dflash.pipeline.request import FILE, planned
 from dflash.pipeline.schema import Step
-from dflash.pipeline.source import origin
+from dflash.pipeline.source import Origin, origin
 from dflash.pipeline.spec import spec_of
 from dflash.pipeline.stopping import Stops
 from dflash.pipeline.store import Attempt, Done, Store
@@ -40,7 +40,6 @@ from dflash.pipeline.when import decide_when, host_facts, unmet_condition, unmet
 
 _FINISHED = ("ok", "skipped")
 _SETTLED = (*_FINISHED, LEFT_OUT)
-_IDLE = ("skip", LEFT_OUT)
 
 
 @dataclass(frozen=True)
@@ -77,11 +76,16 @@ def execute(
         name, chain = plan.host.name, str(plan.host.chain)
         what = f"this runs on local only, not on {name if name == chain else f'{name} ({chain})'}"
         raise UsageError(what, cure="send it there: dflash.pipeline.away, as ./inv train --host does")
-    here = [each for each in plan.steps if each.status not in _IDLE and machines.works_here(each.step)]
+    here = [each for each in plan.steps if each.status not in IDLE and machines.works_here(each.step)]
     if wanting := [each.step.name for each in here if each.needs_gpu]:
         _require_gpu(wanting)
-    secrets_of([each.step for each in plan.steps if each.status not in _IDLE], os.environ)
+    secrets_of([each.step for each in plan.steps if each.status not in IDLE], os.environ)
+    source = None
     try:
+        if not sender:  # who has looked before it came here
+            data = files_here(plan.pipeline)
+            source = origin(without=data)
+            leaks.refuse_recorded(plan.pipeline, request["pipeline"]["text"] if request else None, source, data)
         folder = new_run(root, plan.pipeline.name, sender.run if sender else "")
         waits = (lambda text: view.note("run", text)) if sender and sender.waits else None
         try:
@@ -91,7 +95,7 @@ def execute(
             ):
                 if request and waits:  # for days, perhaps
                     plan = planned(request, root, folder)
-                return _Run(plan, root, folder, view, kinds, descriptor, log, sender, request).execute()
+                return _Run(plan, root, folder, view, kinds, descriptor, log, sender, request, source).execute()
         except BaseException:  # Ctrl-C too, while it waits for the lock
             _remove_if_unused(folder)
             raise
@@ -126,6 +130,7 @@ class _Run:
     log: EventLog
     sender: Sender | None = None
     request: Mapping[str, Any] | None = None
+    source: Origin | None = None
     known: Mapping[str, Any] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
     memory: Memory = field(default_factory=Memory)
@@ -174,7 +179,6 @@ class _Run:
             hidden=hidden,
             save=self._save,
             closing=self.closing,
-            is_told_once=self.sender is not None,  # ./inv stop tells a runner once
         )
 
     def _redaction(self) -> Redaction:
@@ -264,7 +268,7 @@ class _Run:
             if result is None:
                 return
             require_source(step, planned.fields)
-            require_unchanged(step, self.plan.pipeline, planned.fields)
+            require_unchanged(step, self.plan.pipeline, planned.fields, self.plan.project)
             done = self.store.finish(
                 attempt, planned.fields, result, clock.seconds(), self.attempts.observed.get(step.name)
             )
@@ -284,11 +288,9 @@ class _Run:
             known.setdefault("predecessor", {"run": before, "how": "resumed"})
         if "source" not in known and self.sender:
             known["source"] = {"commit": self.sender.commit, "dirty": self.sender.dirty}
-        elif "source" not in known:
-            named = [files_named(each.name)[0] for step in self.plan.pipeline.steps for each in belongings_of(step)]
-            found = origin(without=[path for files in named for path in files.values()]).without(self._redaction())
-            found.keep(self.folder)
-            known["source"] = found.to_json()
+        elif "source" not in known and self.source:
+            self.source.keep(self.folder)
+            known["source"] = self.source.to_json()
         return known
 
     def _note_made(self, planned: PlannedStep, done: Done) -> None:

@@ -133,7 +133,8 @@ class _Making:
         config = self._config(step, kind, name, combination)
         host = host_of(self._filled(step, "host", entry.host, combination), self._document, (*step.place, "host"))
         launcher = launcher_of(self._filled(step, "launcher", entry.launcher, combination), kind, step, self._document)
-        refuse_misplaced(step, host, launcher, config, self._document)
+        inputs = tuple(as_text(each) for each in self._filled(step, "inputs", entry.inputs, combination))
+        refuse_misplaced(step, host, launcher, inputs, config, self._document)
         return Step(
             name,
             kind,
@@ -144,7 +145,7 @@ class _Making:
             self._when(step, needs),
             entry.retry.policy() if entry.retry else Retry(),
             entry.limits(),
-            tuple(as_text(each) for each in self._filled(step, "inputs", entry.inputs, combination)),
+            inputs,
             tuple(entry.outputs),
             self._env(step, combination),
             tuple(entry.secrets),

@@ -90,11 +90,10 @@ def origin(home: Path = HOME, without: Collection[Path] = ()) -> Origin:
     nothing was changed is asked only that."""
     try:
         commit = git(home, "rev-parse", "HEAD", "HEAD:./dflash").split()[0].decode()
-        unlocked = {"GIT_OPTIONAL_LOCKS": "0"}  # somebody may be committing
-        changed = git(home, "status", "--porcelain", "--untracked-files=all", more=unlocked)
+        differs = git(home, "status", "--porcelain", "--untracked-files=all", more=_UNLOCKED)
     except DFlashError:
         return Origin(None)
-    if not changed:
+    if not differs:
         return Origin(commit, b"", _remote(home))
     try:
         return snapshot(home, without)[1]
@@ -113,10 +112,7 @@ def snapshot(home: Path = HOME, without: Collection[Path] = ()) -> tuple[bytes, 
     commit = _commit(home)
     tracked = _listed(home, "--cached") if commit else []
     if any(name.startswith("dflash/") for name in tracked):
-        data = {os.path.realpath(path) for path in without}
-        others = _listed(home, "--others", "--exclude-standard")
-        others = [name for name in others if os.path.realpath(home / name) not in data]
-        names = sorted({name for name in tracked + others if _is_file(home, name)})
+        names = sorted({name for name in tracked + _untracked(home, without) if _is_file(home, name)})
     else:  # or it is of another repository around it
         commit, names = None, _essential(home)
     try:
@@ -127,6 +123,40 @@ def snapshot(home: Path = HOME, without: Collection[Path] = ()) -> tuple[bytes, 
         return content, Origin(commit, patch, remote, unpacking.digest(content))
     except OSError as failure:
         raise storage_error(failure, failure.filename or home) from failure
+
+
+def changed(home: Path = HOME, without: Collection[Path] = ()) -> Iterator[tuple[str, bytes]]:
+    """What a patch of the source shows, each by its name: files that were changed since the commit, or are new and not
+    ignored nor among the files `without`, as they are now, and what was changed as it was. Raises UsageError where git
+    fails, or OSError."""
+    differ = ("diff-index", "-z", "--relative", "--no-renames", "--ignore-submodules=all", "HEAD")
+    words = [os.fsdecode(word) for word in git(home, *differ, more=_UNLOCKED).split(b"\0")]
+    before = {name: told.split()[2] for told, name in zip(words[::2], words[1::2], strict=False)}
+    for name in [*before, *_untracked(home, without)]:
+        now, then = _content(home, name), b""
+        if set(before.get(name, "0")) != {"0"}:
+            then = git(home, "cat-file", "blob", before[name])
+        if now != then or name not in before:  # else it was only touched
+            yield name, now
+            yield f"{name}{AS_COMMITTED}", then
+
+
+AS_COMMITTED = " (as it was committed)"
+_UNLOCKED = {"GIT_OPTIONAL_LOCKS": "0"}  # somebody may be committing
+
+
+def _content(home: Path, name: str) -> bytes:
+    """Of a file, or of a link, as git has it; nothing of what is not there."""
+    if not _is_file(home, name):
+        return b""
+    path = home / name
+    return os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
+
+
+def _untracked(home: Path, without: Collection[Path]) -> list[str]:
+    data = {os.path.realpath(path) for path in without}
+    others = _listed(home, "--others", "--exclude-standard")
+    return [name for name in others if os.path.realpath(home / name) not in data]
 
 
 def _commit(home: Path) -> str | None:

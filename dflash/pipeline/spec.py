@@ -32,6 +32,8 @@ def spec_of(
         "results": {kind: done[name].result for kind, name in takes.items()},
         "out": str(out),
         "root": str(store.root),
+        "project": str(plan.project),
+        "patterns": list(step.inputs),
         "log": str(log),
         "launcher": launchers.to_json(step.launcher),
         "hosts": machines.to_json(plan.hosts),

@@ -301,6 +301,27 @@ def test_a_job_that_two_stop_one_after_the_other_is_told_once(tmp_path: Path):
     assert log.read_text() == "ready\nsaved\n"
 
 
+@pytest.mark.parametrize(("second", "said"), [("one", "saved"), ("other", "lost")])
+def test_a_job_that_another_stops_meanwhile_is_told_again(tmp_path: Path, second: str, said: str):
+    host, identity = Host("there", parse_chain("local"), root=str(tmp_path)), jobs.new_id()
+    log = tmp_path / "jobs" / identity / "log"
+
+    def stop(caller: str) -> None:
+        with reach(host.chain) as own:
+            jobs.stop(own, host, identity, alone=20.0, caller=caller)
+
+    with reach(host.chain) as connection:
+        jobs.start(connection, host, Command(["python3", "-c", SAVING]), identity)
+        wait_until(lambda: log.read_text() == "ready\n", "the job")
+        first = threading.Thread(target=stop, args=("one",))
+        first.start()
+        wait_until((log.parent / "told").exists, "the first stop")
+        time.sleep(0.2)
+        stop(second)
+        first.join()
+    assert log.read_text() == f"ready\n{said}\n"
+
+
 def test_a_job_that_did_not_end_when_it_was_told_is_told_again(tmp_path: Path):
     host, identity = Host("there", parse_chain("local"), root=str(tmp_path)), jobs.new_id()
     log = tmp_path / "jobs" / identity / "log"

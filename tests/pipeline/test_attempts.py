@@ -7,6 +7,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -33,6 +34,11 @@ QUICK = {"backoff": 0.01}
 def tally(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file outside of the root that each execution leaves a line in."""
     return tmp_path_factory.mktemp("tally") / "lines"
+
+
+def secret() -> str:
+    """One that is in no file: this one is source, which may show none."""
+    return f'{token_hex(4)} "öäü"/+&'
 
 
 def statuses(record: dict[str, Any]) -> dict[str, str]:
@@ -205,7 +211,7 @@ def test_after_a_second_signal_no_last_step_runs(work: Lab, tally: Path):
 
 @pytest.mark.nightly
 def test_a_step_has_its_variables_and_its_secrets_and_no_other_steps(work: Lab, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PUSH_TOKEN", "hunter22-öäü")
+    monkeypatch.setenv("PUSH_TOKEN", secret())
     work.declare(first={"env": {"COLOUR": "blue"}, "secrets": ["PUSH_TOKEN"]})
     outcome = work.run("first.tells=PUSH_TOKEN", "other.tells=COLOUR")
     assert str(outcome.failure).startswith("step other: KeyError: 'COLOUR'")
@@ -219,17 +225,17 @@ def test_a_step_has_its_variables_and_its_secrets_and_no_other_steps(work: Lab, 
 def test_a_secret_is_nowhere_below_the_root_and_in_nothing_that_is_said(
     work: Lab, fault: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    secret = 'hunter22 "öäü"/+&'
-    monkeypatch.setenv("PUSH_TOKEN", secret)
+    value = secret()
+    monkeypatch.setenv("PUSH_TOKEN", value)
     work.declare(first={"secrets": ["PUSH_TOKEN"], "retry": {"attempts": 2, "on": ["exit"], **QUICK}})
     work.run("first.tells=PUSH_TOKEN", f"first.fault={fault}")
     log = (work.runs()[-1] / "logs" / "first.log").read_text()
     assert log.count("***") >= 8
     assert statuses(load_record(work.root))["first"] == ("failed" if fault == "tell" else "ok")
-    assert_hidden(secret, work.root)
+    assert_hidden(value, work.root)
     said = capfd.readouterr()
     for text in (said.out, said.err, work.said.getvalue()):
-        assert not any(form.decode() in text for form in Redaction([secret])._forms)
+        assert not any(form.decode() in text for form in Redaction([value])._forms)
 
 
 def test_a_secret_that_is_missing_is_told_before_anything_runs(work: Lab, monkeypatch: pytest.MonkeyPatch):
@@ -242,7 +248,7 @@ def test_a_secret_that_is_missing_is_told_before_anything_runs(work: Lab, monkey
 
 @pytest.mark.nightly
 def test_a_step_that_says_much_is_not_held_up_by_its_secrets(work: Lab, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PUSH_TOKEN", "hunter22")
+    monkeypatch.setenv("PUSH_TOKEN", secret())
     work.declare(first={"secrets": ["PUSH_TOKEN"]})
     work.run("first.fails=1", "first.fault=flood")
     log = work.runs()[-1] / "logs" / "first.log"

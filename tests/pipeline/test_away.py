@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 import os
@@ -22,13 +21,12 @@ from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import lock
-from dflash.pipeline.answer import plan_of
-from dflash.pipeline.away import NotThere, Order, again, image_python, launch, owner, prepare
+from dflash.pipeline.away import NotThere, Order, again, image_python, prepare
 from dflash.pipeline.errand import Errand, load_errand
-from dflash.pipeline.far import Telling
-from dflash.pipeline.following import Replay, fetch, follow, stop
+from dflash.pipeline.following import fetch, follow, stop
 from dflash.pipeline.keys import HOME
-from dflash.pipeline.record import load_record, new_run
+from dflash.pipeline.launching import launch, owner
+from dflash.pipeline.record import load_record
 from dflash.pipeline.source import Origin, origin_of, snapshot
 from dflash.pipeline.view import Lines
 from tests.lab.service import wait_until
@@ -188,73 +186,18 @@ def test_a_secret_of_a_run_there_is_in_no_file_and_no_command_line(
         job, failure = follow(errand, Lines(said))
         assert (job.code, failure) == (0, None)
         fetch(errand, job, folder)
+        monkeypatch.delenv("PUSH_TOKEN")  # the step is finished there, and needs it no more
+        notes: list[str] = []
+        ready = prepare(there, order(short, host), notes.append)
+        assert [each.status for each in ready.plan.steps] == ["skip"]
+        assert notes == ["the secret PUSH_TOKEN is not set: unless step push is finished there, nothing will start"]
+        done, _ = launch(there, ready, short.root)
+        assert follow(done, Lines(io.StringIO()))[0].code == 0
     assert "it is ***" in said.getvalue()
     assert secret[:16] not in said.getvalue()
     assert (Path(str(host.root)) / "jobs" / errand.job / "spec").exists()
     for root in (short.root, Path(str(host.root))):
         assert_hidden(secret, root)
-
-
-# --- who is at work
-
-
-def test_a_lock_names_its_owner_is_waited_for_and_is_nothing_once_its_process_is_dead(tmp_path: Path):
-    told: list[str] = []
-
-    def waits(text: str) -> None:
-        told.append(text)
-        os.close(held)
-
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "lock").write_text(f"{os.getpid()} run-1 ann@desk\n")
-    assert lock.owner(tmp_path) is None
-    held = os.open(tmp_path / "work" / "lock", os.O_RDWR)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    assert lock.owner(tmp_path) == lock.Owner(os.getpid(), "run-1", "ann@desk")
-    refused = pytest.raises(BusyError, match=rf"run run-1 of ann@desk \(process {os.getpid()}\) is at work here")
-    with refused, lock.holding(tmp_path, "run-2"):
-        pass
-    with lock.holding(tmp_path, "run-2", "bob@desk", waits):
-        assert str(lock.owner(tmp_path)) == f"run run-2 of bob@desk (process {os.getpid()})"
-    assert told == [f"waits for run run-1 of ann@desk (process {os.getpid()})"]
-
-
-# --- what is known here
-
-
-def errand(**more: object) -> Errand:
-    made = Errand("r", "lab", "ssh:lab/lxc:7", "/root/x", "j", "local", "0", "/p", "/s", {}, "now", "r")
-    return replace(made, **more)  # type: ignore[arg-type]
-
-
-def test_a_run_of_this_machine_or_none_or_a_damaged_note_is_one_line(tmp_path: Path):
-    folder = tmp_path / "runs" / "r"
-    with pytest.raises(UsageError, match="there is no run 'r'"):
-        load_errand(tmp_path, "r")
-    folder.mkdir(parents=True)
-    errand().write(folder)
-    assert load_errand(tmp_path, "r").where == Host("lab", parse_chain("ssh:lab/lxc:7"), "/root/x")
-    whole = json.loads((folder / "remote.json").read_text())
-    wrong: list[dict[str, object]] = [{"chain": 7}, {"chain": "x"}, {"request": None}, {"job": None}, {"ended": "x"}]
-    for text in ("{", "[]", '{"schema": 1}', '{"schema": 2}', *(json.dumps({**whole, **each}) for each in wrong)):
-        (folder / "remote.json").write_text(text)
-        with pytest.raises(DataError, match=r"remote\.json"):
-            load_errand(tmp_path, "r")
-    (folder / "remote.json").unlink()
-    (folder / "record.json").write_text("{}")
-    with pytest.raises(UsageError, match="run r is one of this machine"):
-        load_errand(tmp_path, "r")
-
-
-def test_a_run_may_be_sent_to_a_root_that_its_sender_has_too(tmp_path: Path):
-    folder = new_run(tmp_path, "p")
-    with pytest.raises(FileExistsError):
-        new_run(tmp_path, "p", folder.name)
-    errand().write(folder)
-    assert new_run(tmp_path, "p", folder.name) == folder
-    (folder / "events.jsonl").touch()
-    with pytest.raises(FileExistsError):
-        new_run(tmp_path, "p", folder.name)
 
 
 def test_where_source_came_from_is_told_or_the_note_is_damaged(tmp_path: Path):
@@ -269,58 +212,12 @@ def test_where_source_came_from_is_told_or_the_note_is_damaged(tmp_path: Path):
     assert origin_of(tmp_path) == Origin("c0", b"a patch")
 
 
-def test_a_plan_is_shown_as_it_was_made_there_whatever_kinds_are_known_here():
-    step = {"name": "one", "uses": "gone", "describes": "as it was", "needs": ["zero"], "status": "resume"}
-    step |= {"why": ["it was started"], "needs_gpu": True, "key": "k", "config": {"gone": [1]}, "fields": {"lock": "l"}}
-    made = {"schema": 1, "pipeline": "p", "description": "d", "file": "/tmp/x/p.yaml", "host": "h", "chain": "local"}
-    shown = plan_of({**made, "steps": [step]}, "p.yaml", errand().where).as_json()
-    step |= {"matrix": {}, "when": "", "is_last": False, "changes": []}  # as older sources have no such fields
-    assert shown == {**made, "file": "p.yaml", "host": "lab", "chain": "ssh:lab/lxc:7", "steps": [step]}
-
-
 def test_who_has_no_name_is_known_by_number(monkeypatch: pytest.MonkeyPatch):
     def nameless() -> str:
         raise KeyError("getpwuid(): uid not found: 54321")
 
     monkeypatch.setattr("getpass.getuser", nameless)
     assert owner().split("@")[0] == str(os.getuid())
-
-
-def test_a_job_that_never_started_is_said_so(host: Host):
-    away = errand(chain="local", root=host.root, job=jobs.new_id())
-    with pytest.raises(UsageError, match=r"^local: run r never started there; \./inv resume r starts it"):
-        follow(away, Lines(io.StringIO()))
-    with pytest.raises(UsageError, match="run r never started there"):
-        stop(away)
-
-
-def test_what_a_view_is_told_there_is_told_here_however_it_is_cut():
-    read, write = os.pipe()
-    telling = Telling(write)
-    telling.started("train", "resume", ["it was started"])
-    for done in range(4):
-        telling.progress("train", done, 3, {"loss": 1.5})
-    telling.note("train", "a word")
-    telling.finished("train", "ok", 2.0, [])
-    telling.say("ended", exit_code=0, error=None)
-    os.write(write, b"Warning: of a library\n{}\n")
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        data = pipe.read()
-    said = io.StringIO()
-    replay = Replay(Lines(said, interval_s=0.0))
-    for byte in data:
-        replay(bytes([byte]))
-    assert replay.ended == {"exit_code": 0, "error": None}
-    assert [line.split(maxsplit=1)[1] for line in said.getvalue().splitlines()] == [
-        "goes on: it was started",
-        "0/3  loss 1.5",
-        "a word",
-        "3/3  loss 1.5",
-        "ok after 2.0 s",
-        "Warning: of a library",
-        "{}",
-    ]
 
 
 def test_an_images_environment_is_used_where_it_was_made_from_the_declared_lock(tmp_path: Path):

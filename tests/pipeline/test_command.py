@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,13 @@ def test_a_program_runs_in_its_folder_with_the_folders_of_what_it_needs_and_no_s
     result = run(step(tmp_path, sys.executable, "-c", text, "$HOME; *", **{"make-it": Path("/made")}))
     assert result["argv"][3] == "$HOME; *"
     assert capfd.readouterr().out == f"{tmp_path} ['$HOME; *']\n{tmp_path} \n/made None /second\n"
+
+
+def test_a_program_is_told_where_relative_inputs_begin_if_it_has_any(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    print_it = step(tmp_path, "sh", "-c", 'echo "${DFLASH_PROJECT-none}"')
+    run(replace(print_it, project=Path("/the project")))
+    run(print_it)
+    assert capfd.readouterr().out == "/the project\nnone\n"
 
 
 @pytest.mark.parametrize(

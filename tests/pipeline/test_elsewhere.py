@@ -19,7 +19,7 @@ from dflash.hosts.chain import parse_chain
 from dflash.hosts.failures import HostError, LostConnection
 from dflash.hosts.inventory import Host
 from dflash.hosts.jobs import Job
-from dflash.pipeline import child, elsewhere, machines
+from dflash.pipeline import child, elsewhere, homecoming, machines
 from dflash.pipeline.elsewhere import run_elsewhere
 from dflash.pipeline.keys import HOME, observe
 from dflash.pipeline.launchers import held
@@ -97,7 +97,15 @@ def spec_of(root: Path, **more: Any) -> dict[str, Any]:
     config = {"steps": 5, "seconds": 0.0, "optimizer": {"lr": 1e-3, "betas": [0.9, 0.95]}, "devices": [], "gpus": 0}
     spec = {"kinds": KINDS_AT, "kind": "train", "config": {**config, "fault": ""} | more, "borrowed": None}
     places = {"inputs": {"target": str(target)}, "results": {"target": {}}, "out": str(out), "root": str(root)}
-    declared = {"launcher": None, "hosts": {}, "host": "other", "env": {}, "secrets": []}
+    declared = {
+        "launcher": None,
+        "hosts": {},
+        "host": "other",
+        "env": {},
+        "secrets": [],
+        "patterns": [],
+        "project": str(HOME),
+    }
     return {**spec, **places, **declared, "log": "the log"}
 
 
@@ -150,12 +158,13 @@ def test_what_a_killed_run_left_there_is_ended_and_comes_home_with_the_next(lab:
     assert step_processes(lab.root / "other") == []
 
 
-def at_other_by(root: Path, program: str, told: Told) -> Path:
+def at_other_by(root: Path, program: str, told: Told, *patterns: str) -> Path:
     """Run a shell's program as a step at the other host; the step's folder here."""
     out = root / "work" / "command" / "k"
     out.mkdir(parents=True, exist_ok=True)
     (out / "of-before").write_text("x")
     own = {"kinds": "dflash.pipeline.steps:KINDS", "kind": "command", "config": {"argv": ["sh", "-c", program]}}
+    own |= {"patterns": [*patterns], "project": str(root / "project")}
     spec = spec_of(root) | own | {"inputs": {}, "results": {}, "out": str(out)}
     run_elsewhere(spec, other_of(root), STEPS["command"], told)
     return out
@@ -169,6 +178,18 @@ def test_what_a_step_prints_is_never_taken_for_its_events(lab: Lab, capfd: pytes
     assert failure.value.status == 3
     assert told.events == []
     assert capfd.readouterr().err.splitlines()[:4] == [*forged, ""]
+
+
+def test_relative_inputs_are_brought_there_and_lie_as_they_do_here(lab: Lab):
+    for name in ("project/rows/a.txt", "beside/b.txt"):
+        (lab.root / name).parent.mkdir(parents=True)
+        (lab.root / name).write_text(f"{name}\n")
+    told, program = Told(), 'cd "$DFLASH_PROJECT" && pwd && cat rows/*.txt ../beside/b.txt && ls dflash > /dev/null'
+    out = at_other_by(lab.root, f"({program}) > said", told, "rows", "../beside/*")
+    place, *said = (out / "said").read_text().splitlines()
+    assert place.startswith(f"{lab.root}/other/inputs/")
+    assert said == ["project/rows/a.txt", "beside/b.txt"]
+    assert told.notes == ["sending rows to other", "sending ../beside/* to other"]
 
 
 def test_the_folder_here_is_as_the_one_there_and_what_is_told_is_of_the_process_there(lab: Lab):
@@ -201,17 +222,6 @@ def test_a_stop_while_it_is_started_ends_what_has_started(lab: Lab, monkeypatch:
     assert step_processes(lab.root / "other") == []
 
 
-def test_only_what_names_a_path_is_another_there():
-    spec = {"kind": "target", "config": {"text": "target", "corpus": "target"}, "borrowed": None, "out": "/r/out"}
-    spec |= {"inputs": {"target": "/r/in"}, "results": {"target": {"word": "target", "file": "/r/in/a"}}}
-    pairs = [("/r/out", "/far/out"), ("/r/in", "/far/data/1"), ("target", "/far/data/2/target")]
-    there = elsewhere._there(spec, KINDS["target"], pairs)
-    assert there["kind"] == there["config"]["text"] == there["results"]["target"]["word"] == "target"
-    assert there["config"]["corpus"] == "/far/data/2/target"
-    assert (there["out"], there["inputs"]["target"]) == ("/far/out", "/far/data/1")
-    assert there["results"]["target"]["file"] == "/far/data/1/a"
-
-
 def test_why_it_failed_there_is_why_it_failed(lab: Lab):
     error = {"what": "memory ran out", "where": None, "cure": None, "exit_code": 1, "reason": "memory"}
     assert isinstance(elsewhere._failure(other_of(lab.root), Job("j", "ended", 1), error), OutOfMemory)
@@ -224,19 +234,19 @@ def test_what_is_at_a_host_that_is_gone_is_left_there_by_an_attempt_elsewhere(
     out, gone = lab.root / "work" / "train" / "k", Host("gpu1", parse_chain("ssh:root@127.0.0.1:1"), "/x")
     (out / "scratch").mkdir(parents=True)
     noted = {"out": "/x/out", "own": "/x/own", "job": "20260101T000000-0000", **machines.to_json({"host": gone})}
-    elsewhere.note_of(out).write_text(json.dumps(noted))
+    homecoming.note_of(out).write_text(json.dumps(noted))
 
     def refused(host: Host, *words: object) -> bool:
         raise HostError("it refused the connection", layer=str(host.chain))
 
-    monkeypatch.setattr(elsewhere, "_come_home", refused)
+    monkeypatch.setattr(homecoming, "come_home", refused)
     monkeypatch.setattr(held, "end", lambda *words: None)
     with pytest.raises(HostError):
-        elsewhere.settle(out, gone, Told())
+        homecoming.settle(out, gone, Told())
     told = Told()
-    elsewhere.settle(out, None, told)
+    homecoming.settle(out, None, told)
     assert told.notes[0].startswith("what an attempt before has saved at gpu1 stays there: ssh:root@127.0.0.1:1")
-    assert not elsewhere.note_of(out).exists()
+    assert not homecoming.note_of(out).exists()
 
 
 @pytest.mark.parametrize("launcher", [{"kind": "slurm"}, {"kind": "torchrun", "hosts": ["gpu1"]}, None])

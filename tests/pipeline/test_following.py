@@ -23,10 +23,11 @@ from dflash.hosts.inventory import Host
 from dflash.hosts.jobs import Job
 from dflash.hosts.reach import reach
 from dflash.pipeline import following, lock
-from dflash.pipeline.away import Order, launch, prepare
+from dflash.pipeline.away import Order, prepare
 from dflash.pipeline.errand import Errand, load_errand
 from dflash.pipeline.following import NeverStarted, Replay, fetch, follow, stop
 from dflash.pipeline.keys import HOME
+from dflash.pipeline.launching import launch
 from dflash.pipeline.record import load_record, new_record
 from dflash.pipeline.view import Lines
 from tests.lab.service import wait_until

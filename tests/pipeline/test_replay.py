@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def short(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
     lab.file.write_text(SHORT)
     (lab.root / "corpus.txt").write_text("one\ntwo\nthree\n")
     monkeypatch.chdir(lab.root)
-    monkeypatch.setenv("HF_LOGIN", "a word that nobody else may see")
+    monkeypatch.setenv("HF_LOGIN", token_hex(8))  # this file is source, which may show no secret
     there = Host("there", parse_chain("local"), str(lab.root / "far"))
     monkeypatch.setattr("dflash.hosts.inventory.find_host", lambda name, file: there)
     return lab

@@ -19,8 +19,8 @@ _USER = 10001
 _KILLED = [137, 143]
 """The exit statuses of a container that was killed, as one is whose node is emptied."""
 
-_GRACE_S = 180
-"""How long a pod has after SIGTERM: the runner gives a step 120 s to save, and then runs what is in `finally`."""
+_MARGIN_S = 60
+"""How long a pod has after SIGTERM besides what the runner gives to its steps."""
 
 _LONGEST = 40
 """Of a name, to which Kubernetes adds words until it names a pod."""
@@ -78,7 +78,7 @@ def _job(needs: Needs, name: str, image: str, volume: str, secret: str) -> dict[
         "template": {
             "spec": {
                 "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": _GRACE_S,
+                "terminationGracePeriodSeconds": round(needs.patience_s) + _MARGIN_S,
                 "securityContext": {"runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER},
                 "containers": [_container(needs, image, secret)],
                 "volumes": [

@@ -9,6 +9,7 @@ from pathlib import Path
 from dflash.errors import UsageError
 from dflash.pipeline.launchers.config import Slurm, Torchrun
 from dflash.pipeline.schema import Pipeline, Step
+from dflash.pipeline.stopping import limits_after, patience_s
 
 PYTHON, PROJECT, ROOT, FILE = "/opt/env/bin/python", "/opt/dflash", "/work", "/etc/dflash/pipeline.yaml"
 """The image's Python and this project in it (docker/train.Dockerfile), where the volume with all that a run keeps is,
@@ -18,12 +19,14 @@ and where the pipeline's file is."""
 @dataclass(frozen=True)
 class Needs:
     """`gpus` of one node; `secrets` that steps name; `restarts` that the pipeline's policies have for a lost machine,
-    which its runner, on that machine, can not make itself."""
+    which its runner, on that machine, can not make itself. `patience_s` is how long it takes at most to end when it is
+    told to."""
 
     name: str
     gpus: int
     secrets: tuple[str, ...]
     restarts: int
+    patience_s: float
 
 
 def needs_of(pipeline: Pipeline) -> Needs:
@@ -35,6 +38,7 @@ def needs_of(pipeline: Pipeline) -> Needs:
         gpus=max(map(_gpus, pipeline.steps)),
         secrets=tuple(sorted({name for step in pipeline.steps for name in step.secrets})),
         restarts=max(step.retry.attempts - 1 if "lost" in step.retry.on else 0 for step in pipeline.steps),
+        patience_s=patience_s(limits_after(step.limits).timeout_s or 0 for step in pipeline.steps if step.is_last),
     )
 
 

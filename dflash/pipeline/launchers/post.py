@@ -16,9 +16,10 @@ from dflash.hosts import files
 from dflash.hosts.connection import Connection
 from dflash.hosts.inventory import DEFAULT_ROOT, Host
 from dflash.hosts.package import send_package
-from dflash.pipeline.away import image_python, owner
+from dflash.pipeline.away import image_python
 from dflash.pipeline.belongings import Belonging, Parcel, look, place_of, send
 from dflash.pipeline.keys import stamped_lock
+from dflash.pipeline.launching import owner
 from dflash.pipeline.machines import is_here
 from dflash.progress import Progress
 from dflash.training.usage import USAGE

@@ -20,7 +20,7 @@ from dflash.errors import UsageError
 from dflash.pipeline.exporting import jobset, skypilot
 from dflash.pipeline.exporting.writing import written
 from dflash.pipeline.launchers.config import Slurm, Torchrun
-from dflash.pipeline.policy import Retry
+from dflash.pipeline.policy import Limits, Retry
 from dflash.pipeline.schema import Pipeline, load_pipeline
 from dflash.pipeline.steps import KINDS
 
@@ -88,6 +88,15 @@ def test_a_lost_machine_is_retried_only_where_a_step_is(pipeline: Pipeline):
 
     assert restarts(pipeline) == 2
     assert restarts(changed(pipeline, retry=Retry(3, on=("memory",)))) == 0
+
+
+def test_a_pod_has_the_time_that_its_steps_have_after_a_stop(pipeline: Pipeline):
+    def grace_s(pipeline: Pipeline) -> int:
+        (job,) = as_jobset(pipeline)[1]["spec"]["replicatedJobs"]
+        return job["template"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+
+    assert grace_s(pipeline) == 180
+    assert grace_s(changed(pipeline, is_last=True, limits=Limits(600.0))) == 180 + 600 + 120
 
 
 @pytest.mark.parametrize("export", [as_task, as_jobset])

@@ -154,15 +154,6 @@ def test_a_secret_in_a_file_that_nothing_ignores_is_not_kept_with_the_source(tmp
     assert (hidden.dirty, hidden.to_json()["patch"], origin_of(tmp_path).patch) == (True, None, None)
 
 
-def test_a_run_of_this_machine_hides_its_secrets_in_its_source(lab: Lab, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HF_LOGIN", "hunter22-secret")
-    patch = Origin("c0ffee", b"+HF_LOGIN=hunter22-secret\n")
-    monkeypatch.setattr("dflash.pipeline.run.origin", lambda without: patch)
-    lab.file.write_text("name: s\nsteps:\n  - name: w\n    uses: work\n    secrets: [HF_LOGIN]\n")
-    assert lab.run().exit_code == 0
-    assert not (lab.runs()[0] / "source.patch").exists()
-
-
 def test_a_patch_that_was_changed_since_is_never_taken_for_the_runs(ran: Lab):
     place = ran.runs()[0]
     told = json.loads((place / "source.json").read_text())
