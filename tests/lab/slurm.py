@@ -94,31 +94,34 @@ class Slurm:
 
     def cut_power(self, node: str) -> None:
         """The node with all that runs on it falls silent: as with a machine that is off, no connection is closed."""
-        for process in self._of(node):
-            process.suspend()
+        self._tell(node, signal.SIGSTOP)
 
     def boot(self, node: str) -> None:
         """Start a node anew: nothing of before runs on it."""
-        for process in self._of(node):
-            process.kill()
+        self._tell(node, signal.SIGKILL)
         self.nodes[node].wait(10)
         self.start(node)
 
     def start(self, node: str) -> None:
         """Start the slurmd of a node."""
-        isolated = ["unshare", "--mount", "sh", "-c", OF_ITS_OWN, "sh", str(self.unshared)] if node == "n2" else []
-        command = [*(isolated or ["unshare", "--mount"]), "slurmd", "-D", "-N", node]
+        apart = ["sh", "-c", OF_ITS_OWN, "sh", str(self.unshared)] if node == "n2" else []
+        command = ["unshare", "--mount", *apart, "slurmd", "-D", "-N", node]
         with (self.folder / "said").open("ab") as said:
             self.nodes[node] = subprocess.Popen(command, stdout=said, stderr=said)
 
-    def _of(self, node: str) -> list[psutil.Process]:
-        """What runs on a node: all that is in its mount namespace."""
-        mounts, found = _mounts(self.nodes[node].pid), []
-        for process in psutil.process_iter():
+    def stop(self) -> None:
+        """End the slurmd of all nodes, silent ones too."""
+        for node, process in self.nodes.items():
+            self._tell(node, signal.SIGCONT)
+            _end(process)
+
+    def _tell(self, node: str, number: int) -> None:
+        """Send a signal to all that runs on a node, so in its mount namespace."""
+        mounts = _mounts(self.nodes[node].pid)
+        for pid in psutil.pids():
             with contextlib.suppress(OSError):
-                if _mounts(process.pid) == mounts:
-                    found.append(process)
-        return found
+                if _mounts(pid) == mounts:
+                    os.kill(pid, number)
 
 
 def _mounts(pid: int) -> str:
@@ -160,7 +163,7 @@ def slurm(*, constrained: bool = False) -> Iterator[Slurm]:
         before = os.environ.get("SLURM_CONF")
         os.environ["SLURM_CONF"] = str(configuration)
         stack.callback(_forget_cgroups)
-        stack.callback(lambda: [_end(process) for process in running.nodes.values()])
+        stack.callback(running.stop)
         for node in ("n1", "n2"):
             running.start(node)
         try:

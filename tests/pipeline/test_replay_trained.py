@@ -19,8 +19,10 @@ from dflash.environments.wheelhouse import fill
 from dflash.pipeline.comparing import compare
 from dflash.pipeline.judging import made_by
 from dflash.pipeline.keys import HOME
+from dflash.pipeline.provenance.variables import kept
 from dflash.pipeline.record import load_record
 from dflash.pipeline.verdict import judged
+from tests.conftest import MARK
 from tests.hosts.conftest import lab_sshd  # noqa: F401 - a fixture
 from tests.images.lab import base_tar
 from tests.lab.lxc import container
@@ -37,7 +39,8 @@ TAKEN = re.sub(r"with: \{layers.*?\}", "with: {folder: model}", PIPELINE, flags=
 
 @dataclass
 class Desk:
-    """A folder with a pipeline, its data, and a run that has ended."""
+    """A folder with a pipeline, its data, and a run that has ended. Its shell, as another host, has no variables that
+    change how something is computed."""
 
     folder: Path
     run: str = ""
@@ -45,7 +48,8 @@ class Desk:
     def inv(self, *words: str, **environ: str) -> tuple[int, dict[str, Any], str]:
         """Exit status, the document on standard output, and what was said."""
         command = [sys.executable, "-B", "-m", "dflash", *words, "--root", str(self.folder), "--json"]
-        known = {**os.environ, "PYTHONPATH": str(HOME), **environ}
+        around = {name: value for name, value in os.environ.items() if name == MARK or name not in kept(os.environ)}
+        known = {**around, "PYTHONPATH": str(HOME), **environ}
         done = subprocess.run(command, cwd=self.folder, env=known, capture_output=True, text=True, check=False)
         print(done.stdout[-3000:], done.stderr[-3000:])
         return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
