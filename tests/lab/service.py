@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 CACHE = Path(os.environ.get("DFLASH_LAB_CACHE", Path.home() / ".cache" / "dflash-lab"))
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 def need(programs: Sequence[str], packages: Sequence[str]) -> None:
@@ -26,6 +27,15 @@ def need(programs: Sequence[str], packages: Sequence[str]) -> None:
     missing = [program for program in programs if not shutil.which(program)]
     if os.geteuid() != 0:
         missing.append("root")
+    _refuse(missing)
+
+
+def need_cgroup(controller: str) -> None:
+    """Have a control group hierarchy of the first version. Without it as without a program."""
+    _refuse([] if (CGROUPS / controller).is_dir() else [f"cgroup v1 with {controller}"])
+
+
+def _refuse(missing: Sequence[str]) -> None:
     if missing:
         reason = f"the lab lacks {', '.join(missing)}"
         if os.environ.get("CI") == "true":

@@ -19,13 +19,18 @@ from dflash.environments.wheelhouse import fill
 from dflash.pipeline.comparing import compare
 from dflash.pipeline.judging import made_by
 from dflash.pipeline.keys import HOME
+from dflash.pipeline.provenance.variables import kept
 from dflash.pipeline.record import load_record
 from dflash.pipeline.verdict import judged
+from tests.conftest import MARK
 from tests.hosts.conftest import lab_sshd  # noqa: F401 - a fixture
+from tests.images.lab import base_tar
+from tests.lab.lxc import container
 from tests.lab.sshd import Sshd
 from tests.pipeline.trainings import tiny
 
 PIPELINE = tiny(30, is_whole=False)
+CONTAINER = "734"
 
 
 TAKEN = re.sub(r"with: \{layers.*?\}", "with: {folder: model}", PIPELINE, flags=re.DOTALL)
@@ -34,7 +39,8 @@ TAKEN = re.sub(r"with: \{layers.*?\}", "with: {folder: model}", PIPELINE, flags=
 
 @dataclass
 class Desk:
-    """A folder with a pipeline, its data, and a run that has ended."""
+    """A folder with a pipeline, its data, and a run that has ended. Its shell, as another host, has no variables that
+    change how something is computed."""
 
     folder: Path
     run: str = ""
@@ -42,7 +48,8 @@ class Desk:
     def inv(self, *words: str, **environ: str) -> tuple[int, dict[str, Any], str]:
         """Exit status, the document on standard output, and what was said."""
         command = [sys.executable, "-B", "-m", "dflash", *words, "--root", str(self.folder), "--json"]
-        known = {**os.environ, "PYTHONPATH": str(HOME), **environ}
+        around = {name: value for name, value in os.environ.items() if name == MARK or name not in kept(os.environ)}
+        known = {**around, "PYTHONPATH": str(HOME), **environ}
         done = subprocess.run(command, cwd=self.folder, env=known, capture_output=True, text=True, check=False)
         print(done.stdout[-3000:], done.stderr[-3000:])
         return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
@@ -84,25 +91,56 @@ def test_a_real_training_is_done_again_to_the_last_bit(desk: Desk):
     assert made["artifacts"]["train"]["draft/model.safetensors"]["tensors"]
 
 
-@pytest.mark.nightly
-def test_it_is_the_same_to_the_last_bit_on_a_host_behind_sshd_in_an_environment_made_there(
-    desk: Desk,
-    lab_sshd: Sshd,  # noqa: F811
-    tmp_path: Path,
-):
-    wheels = Path(os.environ.get("DFLASH_TEST_WHEELS", tmp_path / "wheels"))
-    if not wheels.exists():
-        fill(HOME / "envs" / "local", wheels)
+@pytest.fixture(scope="module")
+def taken(desk: Desk) -> str:
+    """A run with a target that is there already, which is brought to where it is done again."""
     target = next(step for step in load_record(desk.folder, desk.run)["steps"] if step["kind"] == "target")
     shutil.copytree(desk.folder / target["folder"] / "model", desk.folder / "model")
     code, record, said = desk.inv("train", "--pipeline", "taken.yaml")
     assert code == 0, said
+    run: str = record["id"]
+    return run
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an environment is made of where there is no network."""
+    known = os.environ.get("DFLASH_TEST_WHEELS")
+    folder = Path(known) if known else tmp_path_factory.mktemp("wheelhouse") / "wheels"
+    if not folder.exists():
+        fill(HOME / "envs" / "local", folder)
+    return folder
+
+
+def is_the_same_there(desk: Desk, run: str, chain: str, wheels: Path) -> None:
     # The Python there is another patch release, whose standard library a text is made of that this run does not read.
-    there = ("--host", "ssh:lab-bash", "--wheels", str(wheels), "--accept", "data.data.corpus")
-    code, told, said = desk.inv("replay", record["id"], *there)
+    there = ("--host", chain, "--wheels", str(wheels), "--accept", "data.data.corpus")
+    code, told, said = desk.inv("replay", run, *there)
     assert code == 0, said
     assert told["verdict"]["kind"] == "bit-identical"
+    assert told["verdict"]["rows"] == 30
     assert {*causes(told)} <= {"data.data.corpus", "environment.packages.pip", "environment.python"}
+
+
+@pytest.mark.nightly
+def test_it_is_the_same_to_the_last_bit_on_a_host_behind_sshd_in_an_environment_made_there(
+    desk: Desk,
+    taken: str,
+    wheels: Path,
+    lab_sshd: Sshd,  # noqa: F811
+):
+    is_the_same_there(desk, taken, "ssh:lab-bash", wheels)
+
+
+@pytest.mark.nightly
+def test_it_is_the_same_to_the_last_bit_in_a_container_on_that_host_too(
+    desk: Desk,
+    taken: str,
+    wheels: Path,
+    lab_sshd: Sshd,  # noqa: F811
+):
+    with container(CONTAINER, tar=base_tar(compilers=True)):
+        is_the_same_there(desk, taken, f"ssh:lab/lxc:{CONTAINER}", wheels)
 
 
 @pytest.mark.nightly

@@ -22,7 +22,19 @@ from dflash.errors import DFlashError, OutOfMemory, StepFailed, UsageError
 from dflash.pipeline.files import write_text
 from dflash.pipeline.launchers.config import Slurm
 from dflash.pipeline.launchers.launcher import TrainingJob
-from dflash.pipeline.launchers.slurmqueue import ENDING, SCRIPT, Job, Queue, environment, first_death, lost, submission
+from dflash.pipeline.launchers.slurmqueue import (
+    ENDING,
+    SCRIPT,
+    Job,
+    Queue,
+    environment,
+    first_death,
+    lost,
+    lost_node,
+    ran_out_of_memory,
+    submission,
+    was_told,
+)
 from dflash.progress import Metric, Progress
 from dflash.training.launching import ANSWERS_S, Told
 
@@ -183,8 +195,7 @@ class _Following:
             raise self._told.hang(self._job.config)
         if self._stopped_at < float("inf"):
             raise KeyboardInterrupt
-        death = first_death(self._logs.of_the_job())
-        if self._standing.state != "CANCELLED" and death and death.was_told and self._came_further:
+        if self._standing.state != "CANCELLED" and was_told(self._logs.of_the_job()) and self._came_further:
             return None
         raise failure_of(self._number, self._standing, self._logs)
 
@@ -238,18 +249,23 @@ def failure_of(number: str, standing: Job, logs: RankLogs) -> DFlashError:
     death = first_death(text)
     if state == "CANCELLED" and not (death and death.never_lived):
         return StepFailed(f"{job} was cancelled, not by this run", status=1, cure=again)
-    if state == "OUT_OF_MEMORY":
+    if state == "OUT_OF_MEMORY" or ran_out_of_memory(text):
         cure = "ask for more with launcher.memory, or choose fewer train.rows"
         return OutOfMemory(f"memory of {job} ran out on a node", where=standing.nodes or None, cure=cure)
     if state in ("TIMEOUT", "DEADLINE"):
         cure = "give it more time with launcher.time_limit, or more to save with launcher.save_s"
-        return StepFailed(f"the time of {job} was up before it had saved", status=124, cure=cure)
+        return StepFailed(f"the time of {job} was up before it had saved", status=124, cure=cure, reason="timeout")
     if state in ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"):
         return lost(f"{job} is gone ({state})")
+    if said := lost_node(text):
+        return lost(f"{job} has lost a node ({said})")
     if unseen and (not text or len(unseen) < logs.workers):
         cure = "put the run's root (--root) where all nodes of the cluster see it, at the same path"
         what = f"workers {', '.join(map(str, unseen))} of {job} have written nothing: their nodes do not see this"
         return UsageError(what, where=str(logs.folder), cure=cure)
+    if was_told(text):
+        cure = "give it more time with launcher.time_limit, or less to save with launcher.save_s"
+        return StepFailed(f"{job} was told to end before its first step", status=1, cure=cure)
     if death is None:
         last = text.strip().splitlines()[-1:] or ["it said nothing"]
         return StepFailed(f"{job} ended as {state}: {last[0]}", status=1, cure=again)

@@ -19,11 +19,13 @@ from dflash.pipeline.launchers.config import Slurm
 from dflash.pipeline.provenance.variables import HIDDEN, kept
 from dflash.training.config import Topology, TrainConfig
 
-SCRIPT = """\
+_STARTS = "dflash: the job starts"
+
+SCRIPT = f"""\
 #!/bin/sh
 rm -f -- "$1" || exit
 shift
-echo 'dflash: the job starts'
+echo '{_STARTS}'
 exec srun "$@"
 """
 """The job: it takes away the wish to stop of the start before, and starts the workers. All that varies is in its
@@ -65,15 +67,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Death:
-    """The first task that ended badly, or did not start: its rank, and how, as srun says it."""
+    """A task that ended badly, or did not start, the first of several: its rank, and how, as srun says it."""
 
     rank: int
     how: str
 
     @property
     def was_told(self) -> bool:
-        """Whether it ended as a worker does that was told to stop."""
-        return self.how == "Exited with exit code 130"
+        """Whether it ended as a worker does that was told to stop, or heard of that before it could listen."""
+        return self.how in ("Exited with exit code 130", "User defined signal 1")
 
     @property
     def never_lived(self) -> bool:
@@ -96,11 +98,36 @@ def accounted(text: str) -> Job | None:
     return Job(words[0]) if words else None
 
 
+def deaths(text: str) -> list[Death]:
+    """Of the tasks that srun says ended badly, since the job's last start: one for each time that it said so, in order.
+    `text` is what the job itself printed."""
+    last = text.rpartition(_STARTS)[2]
+    told = re.findall(r"^srun: error: (?:\S+: )?tasks? (\d+)[-,\d]*:? (.+)$", last, re.MULTILINE)
+    return [Death(int(rank), how.strip()) for rank, how in told]
+
+
 def first_death(text: str) -> Death | None:
-    """The first task that srun says ended badly, since the job's last start; `text` is what the job itself printed."""
-    last = text.rpartition("dflash: the job starts")[2]
-    told = re.search(r"^srun: error: (?:\S+: )?tasks? (\d+)[-,\d]*:? (.+)$", last, re.MULTILINE)
-    return Death(int(told[1]), told[2].strip()) if told else None
+    """The first of `deaths`."""
+    return next(iter(deaths(text)), None)
+
+
+def was_told(text: str) -> bool:
+    """Whether any task ended because it was told to. Of others srun may have heard before: who hands features to a
+    drafter that has ended dies of it."""
+    return any(death.was_told for death in deaths(text))
+
+
+def ran_out_of_memory(text: str) -> bool:
+    """Whether a node ended any task for the memory that it took. The job has then failed as far as Slurm is concerned:
+    OUT_OF_MEMORY is one whose script is ended."""
+    return any(death.how == "Out Of Memory" for death in deaths(text))
+
+
+def lost_node(text: str) -> str | None:
+    """What srun says of a node that is down, or was and has no step any more, since the job's last start."""
+    last = text.rpartition(_STARTS)[2]
+    said = re.search(r"^srun: error: (Node failure on .+|.*missing step on node \d+)$", last, re.MULTILINE)
+    return said[1] if said else None
 
 
 def submission(

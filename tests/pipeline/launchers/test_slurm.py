@@ -213,6 +213,24 @@ def test_a_job_that_is_put_back_while_it_ends_is_followed(tmp_path: Path, play: 
     assert notes.notes[:2] == ["job 18 is just ending: that is waited for", "job 18 is there already"]
 
 
+@pytest.mark.parametrize("first", ["n1: task 0: Exited with exit code 1", "n1: task 0: Aborted (core dumped)"])
+def test_a_worker_that_dies_of_the_end_of_one_that_was_told_to_is_no_failure(
+    tmp_path: Path, play: Callable[..., None], first: str
+):
+    """Whichever of them srun hears of first."""
+    ended = 'test "$4" = 18 && echo "JobId=18 JobState=FAILED" || echo "JobId=19 JobState=COMPLETED"'
+    play(sbatch="if test -e sent; then echo 19; else echo 18; fi; touch sent", scontrol=ended)
+    log_of(tmp_path, 0, {"dflash": "update", "done": 1, "total": 6, "metrics": {}})
+    log_of(tmp_path, 1)
+    folder = tmp_path / "out" / "scratch" / "slurm"
+    srun = f"dflash: the job starts\nsrun: error: {first}\nsrun: error: n2: task 1: Exited with exit code 130\n"
+    (folder / "18.log").write_text(srun)
+    (folder / "19-0.log").write_text(json.dumps(RESULT) + "\n")
+    notes = Watching()
+    assert launch(tmp_path, notes) == {"step": 6}
+    assert "job 18 was told to end by Slurm, and has saved what it had" in notes.notes
+
+
 def test_what_was_told_before_a_job_was_put_back_does_not_count(tmp_path: Path, play: Callable[..., None]):
     play(scontrol='echo "JobId=18 JobState=COMPLETED Restarts=1"')
     log_of(tmp_path, 0, FAILURE, RESULT)
@@ -238,8 +256,12 @@ def test_the_logs_of_workers_are_one_of_whole_lines_with_their_ranks(tmp_path: P
     ("state", "srun", "kind", "status", "said"),
     [
         ("OUT_OF_MEMORY", "killed", OutOfMemory, 10, "n1: memory of job 17 ran out on a node; ask for more"),
+        ("FAILED", "memory", OutOfMemory, 10, "n1: memory of job 17 ran out on a node; ask for more"),
         ("TIMEOUT", "killed", StepFailed, 124, "the time of job 17 was up before it had saved; give it more"),
+        ("FAILED", "told", StepFailed, 1, "job 17 was told to end before its first step; give it more time"),
         ("NODE_FAIL", "restarted", StepFailed, 255, r"job 17 is gone \(NODE_FAIL\); run again"),
+        ("FAILED", "node", StepFailed, 255, r"job 17 has lost a node \(Node failure on n2\); run again"),
+        ("FAILED", "rebooted", StepFailed, 255, r"job 17 has lost a node \(.* missing step on node 1\); run again"),
         ("CANCELLED", "told", StepFailed, 1, "job 17 was cancelled, not by this run"),
         ("CANCELLED", "unseen", StepFailed, 1, r"worker 1 of job 17 died \(launch failed: .*\): it said nothing"),
         ("FAILED", "exited", StepFailed, 1, r"worker 2 of job 17 died \(Exited with exit code 7\): last words; run"),
@@ -249,7 +271,7 @@ def test_the_logs_of_workers_are_one_of_whole_lines_with_their_ranks(tmp_path: P
 def test_how_a_job_ended_is_said_with_a_status_that_tells_whether_to_try_again(
     tmp_path: Path, state: str, srun: str, kind: type[DFlashError], status: int, said: str
 ):
-    """255 is a lost machine to the runner; what a lab without accounting, cgroups and a failing node can not show."""
+    """255 is a lost machine to the runner. Not all can be had in the lab, which has no accounting."""
     (tmp_path / "17.log").write_text((DATA / f"srun-{srun}.txt").read_text())
     for rank in range(4):
         (tmp_path / f"17-{rank}.log").write_text("last words\n" if rank == 2 else "")
@@ -258,7 +280,16 @@ def test_how_a_job_ended_is_said_with_a_status_that_tells_whether_to_try_again(
     failure = failure_of("17", Job(state, nodes="n1"), logs)
     assert type(failure) is kind
     assert getattr(failure, "status", failure.exit_code) == status
+    assert getattr(failure, "reason", None) == {124: "timeout", 255: "lost"}.get(status)
     assert re.match(said, str(failure))
+
+
+def test_a_worker_that_is_told_to_end_before_it_can_listen_is_no_crash(tmp_path: Path):
+    (tmp_path / "17.log").write_text("dflash: the job starts\nsrun: error: n2: task 1: User defined signal 1\n")
+    for rank in range(2):
+        (tmp_path / f"17-{rank}.log").touch()
+    failure = failure_of("17", Job("FAILED"), RankLogs(tmp_path, "17", 2))
+    assert "job 17 was told to end before its first step; give it more time" in str(failure)
 
 
 def test_workers_whose_files_are_missing_are_on_nodes_that_do_not_see_the_folder(tmp_path: Path):

@@ -61,7 +61,7 @@ class Disturbing(Watching):
 
 
 def launch(job: TrainingJob, watching: Watching | None = None, **declared: Any) -> dict[str, Any]:
-    return launcher_for(Slurm(nodes=2, **declared), {}).train(job, watching or Watching())
+    return launcher_for(Slurm(**{"nodes": 2, **declared}), {}).train(job, watching or Watching())
 
 
 @pytest.fixture(scope="module")
