@@ -51,7 +51,7 @@ def test_the_second_of_two_who_planned_at_once_is_told_what_to_do_and_its_record
     host = Host("there", parse_chain("local"), str(lab.root / "far"))
     slow = ("train.steps=600", "train.seconds=0.1")
     kinds = "tests.pipeline.sample_kinds:KINDS"
-    order = Order(lab.load(*slow), slow, host, HOME / "envs" / "local", kinds=kinds, check=lambda host, pipeline: None)
+    order = Order(lab.load(*slow), slow, host, HOME / "envs" / "local", kinds=kinds, check=lambda *_: None)
     with reach(host.chain) as there:
         ready = prepare(there, order)
         first, _ = launch(there, ready, lab.root)
