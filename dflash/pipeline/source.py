@@ -109,12 +109,7 @@ def snapshot(home: Path = HOME, without: Collection[Path] = ()) -> tuple[bytes, 
         UsageError: it is larger than source is; names the largest file. A link leads out of it. Git fails.
         StorageError: a file can not be read.
     """
-    commit = _commit(home)
-    tracked = _listed(home, "--cached") if commit else []
-    if any(name.startswith("dflash/") for name in tracked):
-        names = sorted({name for name in tracked + _untracked(home, without) if _is_file(home, name)})
-    else:  # or it is of another repository around it
-        commit, names = None, _essential(home)
+    commit, names = _told(home, without)
     try:
         _refuse_large(home, names)
         _refuse_links_out(home, names)
@@ -125,32 +120,40 @@ def snapshot(home: Path = HOME, without: Collection[Path] = ()) -> tuple[bytes, 
         raise storage_error(failure, failure.filename or home) from failure
 
 
-def changed(home: Path = HOME, without: Collection[Path] = ()) -> Iterator[tuple[str, bytes]]:
+def changed(home: Path = HOME, without: Collection[Path] = ()) -> list[tuple[str, bytes]]:
     """What a patch of the source shows, each by its name: files that were changed since the commit, or are new and not
     ignored nor among the files `without`, as they are now, and what was changed as it was. Raises UsageError where git
     fails, or OSError."""
-    differ = ("diff-index", "-z", "--relative", "--no-renames", "--ignore-submodules=all", "HEAD")
-    words = [os.fsdecode(word) for word in git(home, *differ, more=_UNLOCKED).split(b"\0")]
-    before = {name: told.split()[2] for told, name in zip(words[::2], words[1::2], strict=False)}
-    for name in [*before, *_untracked(home, without)]:
-        now, then = _content(home, name), b""
-        if set(before.get(name, "0")) != {"0"}:
-            then = git(home, "cat-file", "blob", before[name])
-        if now != then or name not in before:  # else it was only touched
-            yield name, now
-            yield f"{name}{AS_COMMITTED}", then
+    commit, names = _told(home, without)
+    found: list[tuple[str, bytes]] = []
+    if not commit:
+        return found
+    with _index_of(home, names) as apart:
+        differ = ("diff-index", "--cached", "-z", "--relative", "--no-renames", "--ignore-submodules=all", "HEAD")
+        words = [os.fsdecode(word) for word in git(home, *differ, more=apart).split(b"\0")]
+        for told, name in zip(words[::2], words[1::2], strict=False):
+            before, after = told.split()[2:4]
+            if before != after:  # else it can only be run now, or no more
+                found += [(name, _blob(home, after, apart)), (name + AS_COMMITTED, _blob(home, before, apart))]
+    return found
 
 
 AS_COMMITTED = " (as it was committed)"
 _UNLOCKED = {"GIT_OPTIONAL_LOCKS": "0"}  # somebody may be committing
 
 
-def _content(home: Path, name: str) -> bytes:
+def _blob(home: Path, name: str, index: Mapping[str, str]) -> bytes:
     """Of a file, or of a link, as git has it; nothing of what is not there."""
-    if not _is_file(home, name):
-        return b""
-    path = home / name
-    return os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
+    return git(home, "cat-file", "blob", name, more=index) if set(name) != {"0"} else b""
+
+
+def _told(home: Path, without: Collection[Path]) -> tuple[str | None, list[str]]:
+    """The commit and the names of the files that are source; None where no git tells them."""
+    commit = _commit(home)
+    tracked = _listed(home, "--cached") if commit else []
+    if any(name.startswith("dflash/") for name in tracked):
+        return commit, sorted({name for name in tracked + _untracked(home, without) if _is_file(home, name)})
+    return None, _essential(home)  # or it is of another repository around it
 
 
 def _untracked(home: Path, without: Collection[Path]) -> list[str]:
@@ -212,9 +215,19 @@ def _refuse_links_out(home: Path, names: list[str]) -> None:
                 raise UsageError(f"{name} is a link that leads out of the source", where=str(home), cure=cure)
 
 
-def _patch(home: Path, names: list[str]) -> bytes:
-    """What makes of the commit the files `names`, found without touching the repository's own index and objects. By
-    plumbing, so that a person's settings for how git shows differences change nothing in it."""
+def _patch(home: Path, names: Collection[str]) -> bytes:
+    """What makes of the commit the files `names`. By plumbing, so that a person's settings for how git shows
+    differences change nothing in it."""
+    with _index_of(home, names) as apart:
+        shown = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")
+        without = "--ignore-submodules=all"  # which are not sent
+        return git(home, "diff-index", "--cached", *shown, without, "HEAD", more=apart)
+
+
+@contextlib.contextmanager
+def _index_of(home: Path, names: Collection[str]) -> Iterator[dict[str, str]]:
+    """Variables with which git's index is the files `names` as they are now, found without touching the repository's
+    own index and objects: that one may hide what was changed."""
 
     def index(names: Iterable[str], *how: str) -> None:
         paths = b"".join(os.fsencode(name) + b"\0" for name in names)
@@ -225,9 +238,7 @@ def _patch(home: Path, names: list[str]) -> bytes:
         committed = git(home, "ls-files", "-z", more=apart).split(b"\0")  # the repository's own index may lack some
         index(sorted({os.fsdecode(name) for name in committed if name} - {*names}), "--force-remove")
         index(names, "--add", "--replace")
-        shown = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")
-        without = "--ignore-submodules=all"  # which are not sent
-        return git(home, "diff-index", "--cached", *shown, without, "HEAD", more=apart)
+        yield apart
 
 
 @contextlib.contextmanager

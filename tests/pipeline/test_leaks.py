@@ -97,6 +97,14 @@ def test_a_secret_in_a_tracked_file_is_found_when_it_is_added_when_it_goes_and_w
     refuse(checkout)
 
 
+@pytest.mark.parametrize("how", ["--skip-worktree", "--assume-unchanged"])
+def test_a_change_that_git_was_told_to_overlook_is_not_overlooked(checkout: Path, how: str):
+    git(checkout, "update-index", how, "dflash/one.py")
+    (checkout / "dflash" / "one.py").write_text(f"token = '{SECRET}'\n")
+    with pytest.raises(UsageError, match=r"HF_TOKEN is in dflash/one\.py:1, which would be recorded"):
+        refuse(checkout)
+
+
 def test_where_a_link_leads_what_a_file_is_called_and_a_file_of_bytes_are_looked_at(checkout: Path):
     (checkout / "link").symlink_to("to-hunter22-secret")
     with pytest.raises(UsageError, match=r"is in link:1,"):
