@@ -14,7 +14,7 @@ from typing import Any
 
 from dflash.errors import DFlashError, StepFailed, storage_error
 from dflash.pipeline.events import EventLog
-from dflash.pipeline.leaks import notes_of_outputs
+from dflash.pipeline.leaks import named_by, notes_of_outputs
 from dflash.pipeline.memory import Memory, oom_kills
 from dflash.pipeline.policy import Limits, Retry
 from dflash.pipeline.process import Forks, Grace, StepProcess
@@ -154,7 +154,7 @@ class Attempts:
         if status == 0 and isinstance(result, dict):
             _require_outputs(job)
             self._look_for_secrets(job)
-            return result
+            return result  # after a stop that came since, too: it is finished
         if self.stops.told:
             return None
         if passed:
@@ -164,8 +164,12 @@ class Attempts:
         raise AttemptFailed(error["reason"] if error else "exit", _failed(name, status, error, job.log))
 
     def _look_for_secrets(self, job: Job) -> None:
-        """In what it made."""
-        for line in notes_of_outputs(set_of(job.step.secrets, os.environ), job.out):
+        """In what it made, until the run is told to stop."""
+        secrets = set_of(job.step.secrets, os.environ)
+        if name := named_by(secrets, job.out):
+            what, cure = f"an output is called by secret {name}", f"its folder is {job.out}; give it another name"
+            raise AttemptFailed("exit", StepFailed(what, status=1, where=f"step {job.step.name}", cure=cure))
+        for line in notes_of_outputs(secrets, job.out, lambda: self.stops.told):
             said = self.redaction.value(line)
             self.events.write("note", step=job.step.name, message=said)
             self.view.note(job.step.name, said)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from dflash.environments.installed import parse_stamp
 from dflash.environments.lock import read_lock
 from dflash.environments.remote import ID_LENGTH, HostEnvironments, Tell
-from dflash.errors import UsageError
+from dflash.errors import UsageError, storage_error
 from dflash.hosts.connection import Connection
 from dflash.hosts.inventory import DEFAULT_ROOT, Host
 from dflash.hosts.package import send_files, where
@@ -32,7 +32,7 @@ from dflash.pipeline.machines import machines_of
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.policy import IDLE
 from dflash.pipeline.project import inputs_of, patterns_of
-from dflash.pipeline.redaction import taken
+from dflash.pipeline.redaction import SHORTEST, taken
 from dflash.pipeline.request import request_of
 from dflash.pipeline.schema import Pipeline
 from dflash.pipeline.source import Origin, changed, snapshot
@@ -87,19 +87,19 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     thing that takes a while. With `looks_only` nothing is put there but the source.
 
     Raises:
-        UsageError: a path of the pipeline is nowhere, the source can not be told, or would show a secret; nothing has
-            been done then. Data was changed meanwhile. A step that will run has a secret that is not set (not with
-            `looks_only`).
+        UsageError: a path of the pipeline is nowhere, the source can not be told, or what is sent would show a secret;
+            nothing has been done then. Data was changed meanwhile. A step that will run has a secret that is not set
+            (not with `looks_only`).
         NotThere: `looks_only`, and the environment or some data would have to be put there first.
         DFlashError: what `order.check` raises. EnvironmentMismatch: the environment can not be made there.
         HostError: the host, or something can not be written there. StorageError: something can not be read here.
     """
     secrets = leaks.hidden_of(order.pipeline)
+    unknown = leaks.names_of(order.pipeline) - {*secrets}
     leaks.refuse_in_settings(secrets, order.pipeline)
     if not looks_only:
-        for step in order.pipeline.steps:
-            for name in sorted({*step.secrets} - {*secrets}):
-                tell(f"the secret {name} is not set: unless step {step.name} is finished there, nothing will start")
+        for name in sorted(unknown):
+            tell(_unless_finished(name, order.pipeline))
     found = list(belongings(order.pipeline))
     parcels = {each: parcel(each) for each in found if not each.is_there}
     home, there = look(connection, [each.name for each in found if each.is_there])
@@ -108,9 +108,14 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
     content, origin = order.source or snapshot(without=data)
     sources = dict(leaks.packed(content))
     leaks.refuse_in_source(secrets, sources.items(), "sent")
+    leaks.refuse_set_in_source(unknown, sources.items(), "sent")
     inputs = [(each, parcel(each)) for each in inputs_of(patterns_of(order.pipeline), sources)]
-    if secrets and origin.patch and not order.source:
-        leaks.refuse_in_source(secrets, changed(without=data), "recorded")
+    if (secrets or unknown) and origin.patch and not order.source:
+        differs = changed(without=data)
+        leaks.refuse_in_source(secrets, differs, "recorded")
+        leaks.refuse_set_in_source(unknown, differs, "recorded")
+    going: list[tuple[Belonging, Parcel]] = [*parcels.items(), *inputs]
+    _refuse_in_parcels(secrets, going)
     root = order.host.root or DEFAULT_ROOT.replace("~", home, 1)
     host = replace(order.host, root=root)
     hosts = machines_of(order.pipeline, host, order.inventory)
@@ -118,7 +123,6 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
         order.check(host, order.pipeline, hosts)
     generation, python, lock = _environment(connection, host, order, tell, looks_only)
     source = send_files(connection, host, content)
-    going: list[tuple[Belonging, Parcel]] = [*parcels.items(), *inputs]
     _, kept = look(connection, [place_of(root, each) for _, each in going])
     for belonging, packed in going:
         if not kept[place_of(root, packed)]:
@@ -135,6 +139,21 @@ def prepare(connection: Connection, order: Order, tell: Tell = lambda line: None
         secrets_of_plan(plan)
     name = order.environment.name
     return Ready(host, name, generation, python, source, origin, request, plan, held, lock=lock)
+
+
+def _unless_finished(name: str, pipeline: Pipeline) -> str:
+    """What it means that a secret can not be given to the steps that name it."""
+    first, *others = [step.name for step in pipeline.steps if name in step.secrets]
+    what = f"has fewer than {SHORTEST} characters" if os.environ.get(name) else "is not set"
+    steps = f"step {first} and {len(others)} more are" if others else f"step {first} is"
+    return f"the secret {name} {what}: unless {steps} finished there, nothing will start"
+
+
+def _refuse_in_parcels(secrets: Mapping[str, str], going: Iterable[tuple[Belonging, Parcel]]) -> None:
+    try:
+        leaks.refuse_in_inputs(secrets, (path for _, packed in going for path in packed.files.values()))
+    except OSError as failure:
+        raise storage_error(failure, failure.filename or HOME) from failure
 
 
 def again(connection: Connection, errand: Errand, origin: Origin) -> Ready:

@@ -20,10 +20,12 @@ from dflash.hosts import jobs
 from dflash.hosts.command import Command, Script
 from dflash.hosts.connection import Connection
 from dflash.hosts.failures import LostConnection
+from dflash.pipeline import leaks
 from dflash.pipeline.away import Ready, secrets_of_plan
 from dflash.pipeline.errand import Errand
 from dflash.pipeline.record import Sender, new_record, new_run
-from dflash.pipeline.redaction import Redaction, set_of
+from dflash.pipeline.redaction import set_of
+from dflash.pipeline.source import PATCH
 
 
 def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = False) -> tuple[Errand, Path]:
@@ -32,15 +34,16 @@ def launch(connection: Connection, ready: Ready, root: Path, *, waits: bool = Fa
     is at work in that root is waited for, there.
 
     Raises:
-        BusyError: another run is at work there, which is named. UsageError: a secret is not set.
+        BusyError: another run is at work there, which is named. UsageError: a secret is not set, or shows.
         HostError: the host. StorageError: the folder here can not be written.
     """
     if ready.held and not waits:
         cure = f"wait for it with --wait, or end it: ./inv stop {ready.held.run}, where it was started"
         raise BusyError(f"{ready.held} is at work there", where=f"{connection.layer}: {ready.host.root}", cure=cure)
-    secrets = secrets_of_plan(ready.plan)
+    secrets, known = secrets_of_plan(ready.plan), set_of(ready.request.get("secrets", ()), os.environ)
+    leaks.refuse_in_source(known, [(PATCH, ready.origin.patch or b"")], "recorded")  # of a run before, perhaps
     if waits:  # what is finished now may not be by then
-        secrets |= set_of(ready.request.get("secrets", ()), os.environ)
+        secrets |= known
     try:
         folder = new_run(root, f"{ready.plan.pipeline.name}-{token_hex(2)}")
         errand = _errand(ready, folder.name, waits)
@@ -104,8 +107,7 @@ def owner() -> str:
 
 
 def _write(ready: Ready, errand: Errand, folder: Path) -> None:
-    secrets = set_of(ready.request.get("secrets", ()), os.environ)
-    origin = replace(ready.origin, digest=PurePosixPath(errand.source).name).without(Redaction(secrets.values()))
+    origin = replace(ready.origin, digest=PurePosixPath(errand.source).name)
     origin.keep(folder)
     write_json(folder / "plan.json", ready.plan.as_json())
     errand.write(folder)

@@ -10,7 +10,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from dflash.errors import DataError, DFlashError, UsageError, storage_error
 from dflash.hosts import unpacking
 from dflash.pipeline.keys import HOME
 from dflash.pipeline.provenance.variables import without_credentials
-from dflash.pipeline.redaction import Redaction
 
 MOST_BYTES = 64_000_000
 """A checkout larger than this holds something that is no source."""
@@ -31,7 +30,7 @@ _ESSENTIAL = ("dflash", "envs", "pipelines")
 @dataclass(frozen=True)
 class Origin:
     """Where source comes from: its `commit` (None outside of git), and as a `patch`, as git makes one, what was changed
-    since: tracked files, and others that are not ignored; None where that could not be kept. `remote` is where the
+    since: tracked files, and others that are not ignored; None where that could not be told. `remote` is where the
     repository came from, without who asks there, and `digest` is what all the files together are called where they were
     sent (unpacking.py)."""
 
@@ -50,10 +49,6 @@ class Origin:
         patch = hashlib.sha256(self.patch).hexdigest() if self.patch else None
         told = {"commit": self.commit, "remote": self.remote, "dirty": self.dirty}
         return {**told, "patch": patch, "digest": self.digest}
-
-    def without(self, secrets: Redaction) -> Origin:
-        """The same, its patch not kept where one of `secrets` shows in it, as in a file that nothing ignores."""
-        return replace(self, patch=None) if self.patch and secrets.finds(self.patch) else self
 
     def keep(self, folder: Path) -> None:
         """Write it into a run's folder: source.json and, where something was changed, source.patch. Raises OSError."""

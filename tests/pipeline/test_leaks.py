@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 
 import pytest
 
 from dflash.errors import UsageError
-from dflash.hosts.chain import parse_chain
-from dflash.hosts.inventory import Host
-from dflash.hosts.reach import reach
 from dflash.pipeline import leaks
-from dflash.pipeline.away import Order, prepare
-from dflash.pipeline.keys import HOME, observe
-from dflash.pipeline.plan import make_plan
-from dflash.pipeline.run import execute
-from dflash.pipeline.schema import load_pipeline
-from dflash.pipeline.source import changed, origin, snapshot
-from dflash.pipeline.steps import KINDS as STEPS
-from dflash.pipeline.store import Store
-from dflash.pipeline.view import Lines
-from tests.pipeline.lab import SAMPLE_KINDS, Lab
+from dflash.pipeline.source import Origin, changed, origin, snapshot
+from tests.pipeline.checkout import checkout_in, commit, git
+from tests.pipeline.lab import Lab
 
 SECRET = "hunter22/öäü"
 PUSH = "name: push\nsteps:\n  - {name: push, uses: work, secrets: [HF_TOKEN]}\n"
@@ -41,22 +28,7 @@ MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    home = tmp_path / "project"
-    (home / "dflash").mkdir(parents=True)
-    (home / "dflash" / "one.py").write_text("one = 1\ntwo = 2\n")
-    (home / ".gitignore").write_text("ignored\n")
-    git(home, "init", "-q")
-    git(home, "add", ".")
-    commit(home)
-    return home
-
-
-def git(home: Path, *words: str) -> None:
-    subprocess.run(["git", "-C", str(home), *words], check=True, capture_output=True)
-
-
-def commit(home: Path) -> None:
-    git(home, "-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "-a", "-m", "one more")
+    return checkout_in(tmp_path / "project")
 
 
 def refuse(home: Path, secret: str = SECRET, without: tuple[Path, ...] = ()) -> None:
@@ -105,6 +77,29 @@ def test_a_change_that_git_was_told_to_overlook_is_not_overlooked(checkout: Path
         refuse(checkout)
 
 
+@pytest.mark.parametrize(
+    "line", ["NAME=hf_a", "export NAME='a b'", "NAME: hf_abc # mine", '  NAME: "x"', "NAME = four\r"]
+)
+def test_a_secret_that_is_not_set_is_known_by_the_line_that_sets_it(checkout: Path, line: str):
+    (checkout / ".env").write_text(f"A=1\n\n{line}\n".replace("NAME", "HF_TOKEN"))
+    with pytest.raises(UsageError) as refused:
+        leaks.refuse_set_in_source({"A_TOKEN", "HF_TOKEN"}, changed(checkout), "sent")
+    assert str(refused.value) == (
+        "secret HF_TOKEN is given a value in .env:3, which would be sent with the source; add it to .gitignore or "
+        "take it out; if it is another's, export HF_TOKEN=… with what it is"
+    )
+    leaks.refuse_set_in_source({"TOKEN", "HF"}, changed(checkout), "sent")
+    leaks.refuse_set_in_source((), changed(checkout), "sent")
+
+
+def test_a_line_that_only_names_a_secret_is_no_value_of_it(checkout: Path):
+    lines = ["NAME=", "NAME=$OTHER", 'NAME="${OTHER}"', "NAME: ${{ secrets.NAME }}", "NAME: str", "NAME="]
+    lines += ['NAME = os.environ["NAME"]', "NAME = None", "export NAME=…", "NAME=<yours>", "NAME="]
+    lines += ["a NAME=abcdef", "NAME_OF=abcdef", "NAME: the one to log in with"]
+    (checkout / "notes").write_text("\n".join([*lines, "abcdef"]).replace("NAME", "HF_TOKEN"))
+    leaks.refuse_set_in_source({"HF_TOKEN"}, changed(checkout), "sent")
+
+
 def test_where_a_link_leads_what_a_file_is_called_and_a_file_of_bytes_are_looked_at(checkout: Path):
     (checkout / "link").symlink_to("to-hunter22-secret")
     with pytest.raises(UsageError, match=r"is in link:1,"):
@@ -124,19 +119,30 @@ def test_what_any_file_may_hold_by_chance_is_no_secret(checkout: Path):
     (checkout / "notes").write_text("-----BEGIN PRIVATE KEY-----\n{\n  YWJj 123\n}\n")
     refuse(checkout, KEY)
     refuse(checkout, '{\n  "type": "account",\n  "key": "a-longer-one-than-all-others"\n}')
-    (checkout / "words").write_text("an event\n")
+    (checkout / "words").write_text("eventual events\n")
     refuse(checkout, "event")
+    (checkout / "words").write_text("of an\nevent.\n")
+    with pytest.raises(UsageError, match=r"is in words:2,"):
+        refuse(checkout, "event")
+    (checkout / "words").unlink()
     (checkout / "notes").write_text("key: |\n" + "".join(f"  {line}\n" for line in KEY.splitlines()))
     with pytest.raises(UsageError, match=r"is in notes:3,"):
         refuse(checkout, KEY)
 
 
-def test_without_secrets_nothing_is_read(checkout: Path):
-    def read() -> object:
+def test_without_secrets_nothing_is_read(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    def look(*_: object, **__: object) -> object:
         raise AssertionError("somebody has looked")
-        yield
 
-    leaks.refuse_in_source({}, read(), "recorded")  # type: ignore[arg-type]
+    monkeypatch.setattr("dflash.pipeline.run.origin", lambda **_: Origin("c0ffee", b"+changed\n"))
+    for name in ("changed", "outputs_in", "inputs_of", "_found"):
+        monkeypatch.setattr(leaks, name, look)
+    lab.file.write_text(PUSH.replace(", secrets: [HF_TOKEN]", ""))
+    assert lab.run().exit_code == 0
+    lab.file.write_text(PUSH)
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    with pytest.raises(AssertionError, match="somebody has looked"):
+        lab.run()
 
 
 def test_a_run_that_would_record_its_secret_is_refused_before_anything_is_written(
@@ -153,6 +159,22 @@ def test_a_run_that_would_record_its_secret_is_refused_before_anything_is_writte
     monkeypatch.setenv("HF_TOKEN", "another one")
     assert lab.run().exit_code == 0
     assert (lab.runs()[0] / "source.patch").exists()
+
+
+def test_a_run_whose_finished_step_has_a_secret_in_a_file_of_variables_is_refused(
+    lab: Lab, checkout: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    lab.file.write_text(PUSH)
+    monkeypatch.setattr("dflash.pipeline.run.origin", partial(origin, checkout))
+    monkeypatch.setattr("dflash.pipeline.leaks.changed", partial(changed, checkout))
+    assert lab.run().exit_code == 0
+    monkeypatch.delenv("HF_TOKEN")
+    assert lab.run().exit_code == 0
+    (checkout / ".env").write_text(f"HF_TOKEN={SECRET}\n")
+    with pytest.raises(UsageError, match=r"^secret HF_TOKEN is given a value in \.env:1, which would be recorded"):
+        lab.run()
+    assert len(lab.runs()) == 2
 
 
 @pytest.mark.parametrize(
@@ -180,57 +202,3 @@ def test_a_secret_on_the_command_line_is_found(lab: Lab, monkeypatch: pytest.Mon
     lab.file.write_text(PUSH)
     with pytest.raises(UsageError, match=r"^secret HF_TOKEN is in the command line, which"):
         lab.run()
-
-
-def test_source_that_shows_a_secret_is_not_sent_committed_or_not(
-    lab: Lab, checkout: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("HF_TOKEN", SECRET)
-    lab.file.write_text(PUSH)
-    (checkout / "dflash" / "one.py").write_text(f"token = '{SECRET}'\n")
-    commit(checkout)
-    there = Host("there", parse_chain("local"), str(lab.root / "far"))
-    order = Order(lab.load(), (), there, HOME / "envs" / "local", kinds=SAMPLE_KINDS, source=snapshot(checkout))
-    with reach(there.chain) as connection:
-        for looks_only in (True, False):
-            with pytest.raises(UsageError, match=r"HF_TOKEN is in dflash/one\.py:1, which would be sent"):
-                prepare(connection, order, looks_only=looks_only)
-    assert not (lab.root / "far").exists()
-
-
-# --- what a step makes
-
-
-KEEP = """\
-name: keep
-steps:
-  - name: keep
-    uses: command
-    secrets: [HF_TOKEN]
-    with: {argv: [sh, -c, 'mkdir of; echo "login = $HF_TOKEN" > of/rc; echo "$HF_TOKEN" | base64 > b; echo x > c']}
-"""
-
-
-def test_a_secret_in_what_a_step_made_is_told_and_the_step_is_finished(lab: Lab, monkeypatch: pytest.MonkeyPatch):
-    secret = token_hex(12)
-    monkeypatch.setenv("HF_TOKEN", secret)
-    lab.file.write_text(KEEP)
-    pipeline = load_pipeline(lab.file, STEPS)
-    here, said = Host("local", parse_chain("local")), io.StringIO()
-    outcome = execute(make_plan(pipeline, here, observe(pipeline), Store(lab.root)), lab.root, Lines(said))
-    assert outcome.exit_code == 0
-    note = "its output b holds the secret HF_TOKEN, and 1 more do: whoever gets it can read that"
-    assert note in said.getvalue()
-    assert note in (lab.runs()[0] / "events.jsonl").read_text()
-    files = [path for path in (lab.root / "runs").rglob("*") if path.is_file()]
-    assert files
-    assert not [path for path in files if secret.encode() in path.read_bytes()]  # nothing quotes what it made
-
-
-@pytest.mark.parametrize("before", [0, 1, (1 << 20) - 5, (2 << 20) - 5])
-def test_a_secret_is_found_wherever_a_file_is_cut(before: int, tmp_path: Path):
-    (tmp_path / "made").write_bytes(bytes(before) + SECRET.encode() + bytes(1 << 20))
-    assert len([*leaks.notes_of_outputs({"A": "another one", "HF_TOKEN": SECRET}, tmp_path)]) == 1
-    assert [*leaks.notes_of_outputs({"HF_TOKEN": "another one"}, tmp_path)] == []
-    assert [*leaks.notes_of_outputs({"HF_TOKEN": "short"}, tmp_path)] == []
-    assert [*leaks.notes_of_outputs({}, tmp_path / "not there")] == []

@@ -16,11 +16,10 @@ from dflash.pipeline.provenance.environment import environment
 from dflash.pipeline.provenance.lines import kept
 from dflash.pipeline.provenance.manifest import begun
 from dflash.pipeline.record import Sender, load_record
-from dflash.pipeline.redaction import Redaction
 from dflash.pipeline.request import planned, request_of
 from dflash.pipeline.restoring import restored
 from dflash.pipeline.run import execute
-from dflash.pipeline.source import Origin, origin, origin_of
+from dflash.pipeline.source import origin, origin_of
 from dflash.pipeline.view import Lines
 from tests.pipeline.lab import SAMPLE, SAMPLE_KINDS, Lab
 
@@ -142,16 +141,6 @@ def test_a_remote_is_named_without_who_asks_there(tmp_path: Path):
     found.keep(tmp_path)
     with pytest.raises(UsageError, match="was not kept; commit it"), restored(tmp_path, tmp_path):
         pass
-
-
-def test_a_secret_in_a_file_that_nothing_ignores_is_not_kept_with_the_source(tmp_path: Path):
-    patch = b"+HF_LOGIN=hunter22-secret\n"
-    made = Origin("c0ffee", patch).without(Redaction(["another-secret"]))
-    assert made.patch == patch
-    hidden = Origin("c0ffee", patch).without(Redaction(["hunter22-secret"]))
-    hidden.keep(tmp_path)
-    assert [each.name for each in tmp_path.iterdir()] == ["source.json"]
-    assert (hidden.dirty, hidden.to_json()["patch"], origin_of(tmp_path).patch) == (True, None, None)
 
 
 def test_a_patch_that_was_changed_since_is_never_taken_for_the_runs(ran: Lab):
