@@ -150,7 +150,12 @@ class Attempts:
                     grace = Grace(GRACE_S)
                 if grace and (grace.over or self.stops.told_again):
                     break  # leaving the process's context kills it
-            status = process.wait() if process.ended else -signal.SIGKILL
+            is_killed = not process.ended
+            status = -signal.SIGKILL if is_killed else process.wait()
+        if is_killed and job.step.host:
+            from dflash.pipeline.homecoming import end_now  # takes longer than a step does that is here
+
+            end_now(job.out)
         if status == 0 and isinstance(result, dict):
             _require_outputs(job)
             self._look_for_secrets(job)

@@ -33,12 +33,9 @@ def note_of(out: Path) -> Path:
 def settle(out: Path, host: Host | None, stream: Events) -> None:
     """End the job of an attempt before, and bring home what it had saved. One on another host than the step's, `host`,
     that can not be reached any more is left there: its lease ends it. Raises HostError."""
-    try:
-        noted = json.loads(note_of(out).read_bytes())
-        place, own, job = noted.pop("out"), noted.pop("own"), noted.pop("job")
-        before = machines.from_json(noted)["host"]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    if (noted := _noted(out)) is None:
         return
+    before, job, place, own = noted
     held.end(before, job)
     try:
         come_home(before, place, own, out)
@@ -47,6 +44,26 @@ def settle(out: Path, host: Host | None, stream: Events) -> None:
             raise
         stream.note(f"what an attempt before has saved at {before.name} stays there: {failure}")
         _forget(out)
+
+
+def end_now(out: Path) -> None:
+    """End what works elsewhere for a step whose process here was killed, before anything there saves what it has. A
+    host that does not answer within ENDING_S is left to its lease."""
+    if noted := _noted(out):
+        held.beside(held.end, *noted[:2]).join(ENDING_S)
+
+
+ENDING_S = 20.0
+
+
+def _noted(out: Path) -> tuple[Host, str, str, str] | None:
+    """Which job works for a step and where, and its two folders there."""
+    try:
+        noted = json.loads(note_of(out).read_bytes())
+        place, own, job = noted.pop("out"), noted.pop("own"), noted.pop("job")
+        return machines.from_json(noted)["host"], job, place, own
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
 # A line for each would be cut at a newline in a name.

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from typing import Any
 import pytest
 
 from dflash.errors import BusyError, OutOfMemory, StepFailed, UsageError
+from dflash.hosts import jobs
 from dflash.hosts.chain import parse_chain
+from dflash.hosts.command import Command
 from dflash.hosts.failures import HostError, LostConnection
 from dflash.hosts.inventory import Host
 from dflash.hosts.jobs import Job
+from dflash.hosts.reach import reach
 from dflash.pipeline import child, elsewhere, homecoming, machines
 from dflash.pipeline.elsewhere import run_elsewhere
 from dflash.pipeline.keys import HOME, observe
@@ -30,6 +34,7 @@ from dflash.pipeline.run import Outcome, execute
 from dflash.pipeline.steps import KINDS as STEPS
 from dflash.pipeline.store import Store
 from dflash.pipeline.view import Lines
+from tests.lab.service import wait_until
 from tests.pipeline.lab import Lab, step_processes
 from tests.pipeline.sample_kinds import KINDS
 
@@ -125,6 +130,27 @@ def test_a_stop_reaches_it_and_what_it_saved_is_gone_on_with(lab: Lab):
     told = Told()
     assert at_other(lab.root, told, steps=saved + 2)["started_at"] == saved
     assert f"starts at {saved}" in told.notes
+
+
+def test_a_second_stop_ends_what_works_there_too(lab: Lab):
+    """As the host is this machine, all that the step has started ends with it; what another has started does not."""
+    program = "import sys; from pathlib import Path; from tests.pipeline import test_elsewhere as t; "
+    program += "t.run(t.Lab(Path(sys.argv[1])), 'train.fault=deaf')"
+    host, job = other_of(lab.root), jobs.new_id()
+    with subprocess.Popen([sys.executable, "-B", "-c", program, str(lab.root)], cwd=HOME) as runner:
+        folder = lab.root / "work" / "train"
+        wait_until(lambda: [*folder.glob("*/scratch/elsewhere.json")], "the training there")
+        (note,) = folder.glob("*/scratch/elsewhere.json")
+        with reach(host.chain) as connection:
+            jobs.start(connection, host, Command(["sleep", "60"]), job)
+            time.sleep(1)  # it is deaf by then
+            note.write_text(json.dumps({**json.loads(note.read_text()), "job": job}))
+            runner.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+            assert jobs.show(connection, host, job).state == "running"
+            runner.send_signal(signal.SIGINT)
+            runner.wait(timeout=30)
+            assert jobs.show(connection, host, job).signal == signal.SIGTERM
 
 
 @pytest.mark.nightly
