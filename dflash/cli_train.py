@@ -114,6 +114,7 @@ def follow(*, run: str, root: str, offset: int) -> None:
 def stop(*, run: str, root: str, grace: float) -> None:
     """End every process of a run that a host has; it saves what it has first."""
     from dflash.hosts import jobs
+    from dflash.hosts.failures import HostError
     from dflash.pipeline.errand import load_errand
     from dflash.pipeline.following import fetch
     from dflash.pipeline.following import stop as stop_run
@@ -126,8 +127,16 @@ def stop(*, run: str, root: str, grace: float) -> None:
     then = "".join(f", then for {name}, {seconds:.0f} s" for name, seconds in last.items())
     _tell(errand.host, f"run {run} is told to stop; waits while it saves what it has, {GRACE_S:.0f} s at most{then}")
     _tell(errand.host, f"./inv stop {run} once more ends it now")
-    with _noted(errand, folder):
-        job = stop_run(errand, patience_s(last.values()))
+    more = f"it may be told already, so that ./inv stop {run} ends it now, and ./inv follow {run} waits for it"
+    try:
+        with _noted(errand, folder):
+            job = stop_run(errand, patience_s(last.values()))
+    except KeyboardInterrupt:
+        print(f"\n{errand.host} goes on to end the run: {more}", file=sys.stderr)
+        raise
+    except HostError as failure:
+        failure.cure = more
+        raise
     fetch(errand, job, folder / "runs" / run)
     _judge(errand, folder)
     _show(folder, run, as_json=False)

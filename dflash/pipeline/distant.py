@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from dflash.errors import BusyError
+from dflash.errors import DFlashError
 from dflash.pipeline.launchers.node import at_work, keep
 from dflash.pipeline.memory import oom_kills
 from dflash.pipeline.project import project_of
@@ -34,9 +34,9 @@ def main() -> int:
     try:
         with at_work(Path(spec["lock"]), spec["of"]):
             return _run(spec)
-    except BusyError as busy:
-        _tell_error(spec["word"], busy.what, busy.where, busy.cure, busy.exit_code, "exit")
-        return busy.exit_code
+    except DFlashError as failure:  # another run works there, or the disk is full
+        _tell_error(spec["word"], failure.what, failure.where, failure.cure, failure.exit_code, "exit")
+        return failure.exit_code
 
 
 def _run(spec: Mapping[str, Any]) -> int:

@@ -174,8 +174,9 @@ def _files(step: Step, pipeline: Pipeline, home: Path, known: dict[Path, str]) -
 
 
 def files_of(pattern: str, home: Path = HOME) -> list[Path]:
-    """The files that a name or a pattern of `inputs` means. Raises OSError."""
-    return sorted({file for place in _named(pattern, home) for file in _files_in(place)})
+    """The files that a name or a pattern of `inputs` means, but what Python compiles beside them. Raises OSError."""
+    found = {file for place in _named(pattern, home) for file in _files_in(place)}
+    return sorted(file for file in found if "__pycache__" not in file.parts)
 
 
 def _named(pattern: str, home: Path) -> list[Path]:

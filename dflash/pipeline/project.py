@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from dflash.errors import storage_error
+from dflash.errors import UsageError, storage_error
 from dflash.pipeline.belongings import ID_LENGTH, Belonging
 from dflash.pipeline.files import canonical, digest
 from dflash.pipeline.keys import HOME, files_of
@@ -51,10 +51,15 @@ class Input(Belonging):
 
 def inputs_of(patterns: Iterable[str], sent: Collection[str], home: Path = HOME) -> Iterator[Input]:
     """Those of `patterns` that are relative, and name files which the source that is `sent`, by their paths from
-    `home`, does not have. Raises StorageError."""
+    `home`, does not have. Raises StorageError, and UsageError for one that leaves the project and comes back by its
+    name, which is another one there."""
     names = frozenset(sent)
     for pattern in dict.fromkeys(patterns):
         if not os.path.isabs(pattern):
+            within = os.path.relpath(os.path.normpath(home / pattern), home)
+            if os.path.normpath(pattern).startswith(_ABOVE) and not within.startswith(_ABOVE):
+                what = f"{pattern} leads out of the project and into it again, whose folder has another name there"
+                raise UsageError(what, where="inputs", cure=f"write {within}")
             each = Input("inputs", pattern, names, home)
             try:
                 if each.files()[0]:
@@ -82,8 +87,11 @@ def project_of(request: Mapping[str, Any], root: Path, source: Path = HOME) -> P
             draft = Path(mkdtemp(prefix=".draft-", dir=folder.parent))
             try:
                 _lay(draft / within, source, came)
-                if not folder.exists():
+                try:
                     draft.rename(folder)
+                except OSError:
+                    if not folder.exists():  # another has made the same meanwhile
+                        raise
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
     except OSError as failure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -133,7 +134,7 @@ class _Making:
         config = self._config(step, kind, name, combination)
         host = host_of(self._filled(step, "host", entry.host, combination), self._document, (*step.place, "host"))
         launcher = launcher_of(self._filled(step, "launcher", entry.launcher, combination), kind, step, self._document)
-        inputs = tuple(as_text(each) for each in self._filled(step, "inputs", entry.inputs, combination))
+        inputs = tuple(_normal(as_text(each)) for each in self._filled(step, "inputs", entry.inputs, combination))
         refuse_misplaced(step, host, launcher, inputs, config, self._document)
         return Step(
             name,
@@ -236,6 +237,11 @@ def borrowed(step: Step, lender: Step) -> dict[str, Any]:
     """The fields of the lender's config that decide the step's result, by path."""
     config = plain(lender.kind.config, lender.config)
     return {path: functools.reduce(operator.getitem, path.split("."), config) for path in step.kind.borrows or config}
+
+
+def _normal(pattern: str) -> str:
+    """A relative pattern without steps back within the project: in one that is sent there may be no such folder."""
+    return pattern if os.path.isabs(pattern) else os.path.normpath(pattern)
 
 
 def error_at(pipeline: Pipeline, step: Step, key: str, value: str, what: str, cure: str) -> UsageError:

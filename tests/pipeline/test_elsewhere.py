@@ -218,6 +218,16 @@ def test_relative_inputs_are_brought_there_and_lie_as_they_do_here(lab: Lab):
     assert told.notes == ["sending rows to other", "sending ../beside/* to other"]
 
 
+def test_that_inputs_can_not_be_laid_out_there_is_said_with_its_own_status(lab: Lab):
+    (lab.root / "project").mkdir()
+    (lab.root / "project" / "a.txt").touch()
+    (lab.root / "other").mkdir()
+    (lab.root / "other" / "inputs").touch()
+    with pytest.raises(StepFailed, match=r"^other: \S*/other/inputs: File exists|Not a directory") as failure:
+        at_other_by(lab.root, "true", Told(), "a.txt")
+    assert failure.value.status == 5
+
+
 def test_the_folder_here_is_as_the_one_there_and_what_is_told_is_of_the_process_there(lab: Lab):
     told = Told()
     out = at_other_by(lab.root, "printf torn; rm of-before; touch \"$(printf 'two\\nlines \\377')\"", told)

@@ -6,7 +6,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from dflash.pipeline.keys import HOME
+import pytest
+
+from dflash.pipeline.keys import HOME, files_of
 from dflash.pipeline.record import load_record
 from dflash.pipeline.request import request_of
 from tests.pipeline.lab import SAMPLE_KINDS, Lab
@@ -51,3 +53,11 @@ def test_a_step_whose_source_was_edited_before_it_began_does_not_begin(lab: Lab)
     assert str(outcome.failure).startswith("step train: what it reads was changed after the run was planned: sources.")
     assert (entries["train"]["status"], entries["train"]["attempts"]) == ("failed", [])
     assert entries["evaluate"]["status"] == "blocked"
+
+
+@pytest.mark.parametrize("pattern", ["own", "own/**"])
+def test_what_python_compiles_beside_a_program_is_no_input(pattern: str, tmp_path: Path):
+    for name in ("own/a.py", "own/deep/b.py", "own/__pycache__/a.pyc", "own/deep/__pycache__/b.pyc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert files_of(pattern, tmp_path) == [tmp_path / "own" / "a.py", tmp_path / "own" / "deep" / "b.py"]

@@ -14,6 +14,7 @@ from dflash.errors import UsageError
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
+from dflash.pipeline import project
 from dflash.pipeline.away import NotThere, Order, Ready, again, prepare
 from dflash.pipeline.belongings import parcel
 from dflash.pipeline.errand import load_errand
@@ -123,6 +124,16 @@ def test_only_what_the_source_does_not_have_goes_along(home: Path):
     }
 
 
+def test_a_pattern_that_goes_back_within_the_project_is_what_it_comes_to_and_one_that_comes_back_is_refused(
+    lab: Lab, home: Path
+):
+    loaded = pipeline(lab, "data/../own/*", "./data/", "../beside/../beside/x.txt")
+    assert patterns_of(loaded) == ["own/*", "data", "../beside/x.txt"]
+    with pytest.raises(UsageError, match=r"^inputs: \.\./project/own leads out of the project .*; write own$"):
+        list(inputs_of(["../project/own"], SENT, home))
+    assert list(inputs_of(["../project-of/own", "..beside"], SENT, home)) == []
+
+
 def test_what_lies_behind_a_link_of_the_source_does_not_go_along_again(home: Path):
     (home / "linked").symlink_to("data")
     assert sent(inputs_of(["linked/*.txt"], SENT | {"linked"}, home)) == {"linked/*.txt": (0, ["linked/big.txt"])}
@@ -149,3 +160,19 @@ def test_the_project_there_has_everything_in_its_place(lab: Lab, home: Path, tmp
     # nothing is written into the source
     assert sorted(each.name for each in (source / "data" / "deep").iterdir()) == ["kept.txt"]
     assert [each.name for each in (tmp_path / "there" / "inputs").iterdir()] == [made.parent.name]
+
+
+def test_two_who_make_the_same_project_at_once_have_one(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    request = {"inputs": [{"place": str(home / "own"), "up": 0}]}
+    lay = project._lay
+    made: list[Path | None] = []
+
+    def meanwhile(*words: Any) -> None:
+        lay(*words)
+        if not made:
+            made.append(None)
+            made[0] = project_of(request, tmp_path / "there", home)
+
+    monkeypatch.setattr(project, "_lay", meanwhile)
+    assert project_of(request, tmp_path / "there", home) == made[0]
+    assert len(list((tmp_path / "there" / "inputs").iterdir())) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from dflash import cli_train
 from dflash.hosts.chain import parse_chain
+from dflash.hosts.failures import LostConnection
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import following, stopping
@@ -79,10 +81,16 @@ def test_after_a_stop_a_last_step_has_its_timeout_and_is_tried_once(work: Lab):
 def test_a_last_step_without_a_timeout_has_as_long_as_a_step_that_saves(work: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stopping, "GRACE_S", 0.4)
 
+    def interrupt() -> None:
+        work.await_event("step_started", "first")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    telling = threading.Thread(target=interrupt)
+    telling.start()
     began = time.monotonic()
-    threading.Timer(2.0, lambda: signal.raise_signal(signal.SIGINT)).start()
     outcome = work.run(*SLOW, "clean.seconds=60")
-    assert time.monotonic() - began < 20
+    telling.join()
+    assert time.monotonic() - began < 40
     assert outcome.exit_code == 130
     (clean,) = (each for each in outcome.record["steps"] if each["name"] == "clean")
     assert "after a stop it has no longer unless it has a timeout in" in clean["error"]
@@ -129,6 +137,24 @@ def test_inv_stop_waits_for_the_last_steps_of_a_run_there_and_says_for_which(
     assert of(work, errand.run, "first")["status"] == "interrupted"
     assert of(work, errand.run, "clean")["status"] == "ok"
     assert load_errand(work.root, errand.run).ended["status"] == 143
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), LostConnection("the connection broke", layer="there")])
+def test_whoever_leaves_an_inv_stop_is_told_that_another_one_is_the_kill(
+    failure: BaseException, work: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    folder = work.root / "runs" / "r"
+    folder.mkdir(parents=True)
+    Errand("r", "there", "local", str(work.root / "far"), "j", "", "", "/p", "/s", {}, "now", "r").write(folder)
+
+    def broken(*_: object) -> object:
+        raise failure
+
+    monkeypatch.setattr(following, "stop", broken)
+    with pytest.raises(type(failure)) as left:
+        cli_train.stop(run="r", root=str(work.root), grace=10.0)
+    said = f"{capsys.readouterr().err}{left.value}"
+    assert "it may be told already, so that ./inv stop r ends it now, and ./inv follow r waits for it" in said
 
 
 def test_a_second_inv_stop_ends_a_run_there_now(work: Lab):
