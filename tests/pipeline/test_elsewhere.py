@@ -105,6 +105,7 @@ def spec_of(root: Path, **more: Any) -> dict[str, Any]:
     declared = {
         "launcher": None,
         "hosts": {},
+        "layout": [],
         "host": "other",
         "env": {},
         "secrets": [],

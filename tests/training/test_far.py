@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def request(train=CONFIG, **target) -> dict:
-    return {"train": asdict(train), "target": asdict(TargetConfig(**target)), "buckets": [64, 48]}
+    return {"train": asdict(train), "target": asdict(TargetConfig(**target)), "buckets": [64, 48], "hosts": []}
 
 
 def asked(document: dict, root: Path) -> subprocess.CompletedProcess[str]:
