@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import pytest
 
@@ -90,3 +93,19 @@ def test_what_takes_too_long_to_search_is_left(tmp_path: Path, monkeypatch: pyte
     (said,) = leaks.notes_of_outputs(secrets, tmp_path)
     assert "and 1 more do" in said
     assert [*leaks.notes_of_outputs(secrets, tmp_path, lambda: True)] == []
+
+
+def test_a_stop_ends_the_search_and_what_was_made_is_finished(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_TOKEN", token_hex(12))
+    lab.file.write_text(KEEP)
+    search = leaks._in_file
+
+    def stopped(*words: Any) -> list[str]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return search(*words)
+
+    monkeypatch.setattr(leaks, "_in_file", stopped)
+    said = io.StringIO()
+    assert [step["status"] for step in run(lab, said).record["steps"]] == ["ok"]
+    assert "holds the secret" not in said.getvalue()
+    assert [*(lab.root / "work").rglob("done.json")]
