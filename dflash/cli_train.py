@@ -127,12 +127,12 @@ def stop(*, run: str, root: str, grace: float) -> None:
     then = "".join(f", then for {name}, {seconds:.0f} s" for name, seconds in last.items())
     _tell(errand.host, f"run {run} is told to stop; waits while it saves what it has, {GRACE_S:.0f} s at most{then}")
     _tell(errand.host, f"./inv stop {run} once more ends it now")
-    more = f"it may be told already, so that ./inv stop {run} ends it now, and ./inv follow {run} waits for it"
+    more = f"it may have been told: ./inv follow {run} waits for it, ./inv stop {run} once more ends it now"
     try:
         with _noted(errand, folder):
             job = stop_run(errand, patience_s(last.values()))
     except KeyboardInterrupt:
-        print(f"\n{errand.host} goes on to end the run: {more}", file=sys.stderr)
+        print(f"\n{errand.host}: {more}", file=sys.stderr)
         raise
     except HostError as failure:
         failure.cure = more

@@ -80,7 +80,7 @@ def test_a_step_that_succeeds_at_its_second_attempt_is_finished_like_any_other(w
 @pytest.mark.nightly
 def test_an_attempt_goes_on_from_what_the_one_before_left(lab: Lab):
     lab.declare(train={"timeout": 1.5, "retry": {"attempts": 9, **QUICK}})
-    outcome = lab.run("train.steps=30", "train.seconds=0.1")
+    outcome = lab.run("train.steps=22", "train.seconds=0.1")
     assert outcome.exit_code == 0
     assert attempts(outcome.record, "train")[0] == ("failed", "timeout", 124)
     assert of(outcome.record, "train")["result"]["started_at"] > 0

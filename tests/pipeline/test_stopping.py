@@ -154,7 +154,7 @@ def test_whoever_leaves_an_inv_stop_is_told_that_another_one_is_the_kill(
     with pytest.raises(type(failure)) as left:
         cli_train.stop(run="r", root=str(work.root), grace=10.0)
     said = f"{capsys.readouterr().err}{left.value}"
-    assert "it may be told already, so that ./inv stop r ends it now, and ./inv follow r waits for it" in said
+    assert "it may have been told: ./inv follow r waits for it, ./inv stop r once more ends it now" in said
 
 
 def test_a_second_inv_stop_ends_a_run_there_now(work: Lab):
