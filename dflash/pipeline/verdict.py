@@ -13,7 +13,7 @@ from typing import Any, Literal
 from dflash.pipeline.comparing import Difference
 from dflash.pipeline.noise import Noise, is_within
 from dflash.pipeline.provenance.artifacts import COMPARED
-from dflash.pipeline.rows import Counted, Row, together
+from dflash.pipeline.rows import Course, Row, together
 
 Kind = Literal["bit-identical", "within noise", "diverged", "not comparable"]
 Rows = Mapping[str, Iterable[Row]]
@@ -85,9 +85,9 @@ def judged(old: Made, new: Made, differences: Sequence[Difference], others: Sequ
     if not found.pairs and not shared:
         return replace(whole, kind="not comparable", cause="neither metrics nor files are there of both")
     cause, field = _cause(differences)
-    alone: list[str] = []
-    if old.record.get("status", "ok") == "ok":  # one that came to no end made less, which is no other result
-        alone = [*sorted(before.keys() ^ after.keys()), *found.unequal]
+    alone = list(found.unequal)
+    if _came_to_its_end(old):
+        alone = [*sorted(before.keys() ^ after.keys()), *alone]
     if found.first:
         step, name, row, again = found.first
         is_noise = noise is not None and noise.is_known and found.is_noise and not alone
@@ -102,8 +102,8 @@ def judged(old: Made, new: Made, differences: Sequence[Difference], others: Sequ
 @dataclass
 class _Read:
     """What there is to say of the rows of two runs: how many both have; the first with another number, as step of the
-    pipeline, number, and both rows; whether all that differ do so within the noise; which logs have more rows on one
-    side."""
+    pipeline, number, and both rows; whether all that differ do so within the noise; which logs have rows on one side
+    alone."""
 
     pairs: int = 0
     first: tuple[str, str, Row, Row] | None = None
@@ -112,21 +112,34 @@ class _Read:
 
 
 def _read(made: Sequence[Made], noise: Noise | None) -> _Read:
-    """Go once through the rows of a run, of its replay, and of more replays."""
-    found = _Read()
+    """Go through the rows of a run, of its replay, and of more replays."""
+    found, is_whole = _Read(), _came_to_its_end(made[0])
     for log in dict.fromkeys(name for each in made for name in each.rows):
-        sides = [Counted(each.rows.get(log, ())) for each in made]
+        sides = [Course(each.rows.get(log, ())) for each in made]
+        is_apart = is_beyond = False
         for row, again, *others in together(sides):
             here = noise.at(log, [again, *others]) if noise else {}
-            if row is None or again is None:
+            if row is None:
+                is_beyond = is_beyond or again is not None
+                continue
+            is_apart = is_apart or is_beyond or again is None
+            if again is None:
                 continue
             found.pairs += 1
             if found.first is None and (name := next(_other(row, again), None)):
                 found.first = log, name, row, again
             found.is_noise = found.is_noise and noise is not None and is_within(row, again, here)
-        if all(log in each.rows for each in made[:2]) and sides[0].count != sides[1].count:
-            found.unequal.append(f"the number of rows of {log}")
+        if is_whole:
+            is_loose = sides[0].backs == sides[1].backs and sides[0].loose != sides[1].loose
+            is_apart = is_apart or is_beyond or is_loose
+        if is_apart and all(log in each.rows for each in made[:2]):
+            found.unequal.append(f"the set of rows of {log}")
     return found
+
+
+def _came_to_its_end(made: Made) -> bool:
+    """One that did not made less, which is no other result."""
+    return bool(made.record.get("status", "ok") == "ok")
 
 
 def _other(row: Row, again: Row) -> Iterator[str]:
