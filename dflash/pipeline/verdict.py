@@ -30,7 +30,7 @@ class Verdict:
     `step` is the first step of the training at which a number was another, `name` that number (or a file, where all
     numbers were the same), `old` and `new` its values. `rows` and `files` say how many were compared. `cause` is a
     sentence, and `field` the difference between the runs that it names, if one does. `noise` says what the machine's
-    own replays differ by, None where there is no second one.
+    own replays differ by, None where there is no second one, or nothing of it to compare.
     """
 
     kind: Kind
@@ -80,8 +80,10 @@ def judged(old: Made, new: Made, differences: Sequence[Difference], others: Sequ
     noise = Noise(len(others) + 1) if others else None
     found = _read([old, new, *others], noise)
     before, after = _files(old.record), _files(new.record)
+    if noise:
+        noise.note_files([after, *(_files(each.record) for each in others)])
     shared = sorted(before.keys() & after.keys())
-    whole = Verdict("bit-identical", rows=found.pairs, files=len(shared), noise=str(noise) if noise else None)
+    whole = Verdict("bit-identical", rows=found.pairs, files=len(shared), noise=noise.said if noise else None)
     if not found.pairs and not shared:
         return replace(whole, kind="not comparable", cause="neither metrics nor files are there of both")
     cause, field = _cause(differences)
@@ -117,8 +119,10 @@ def _read(made: Sequence[Made], noise: Noise | None) -> _Read:
     for log in dict.fromkeys(name for each in made for name in each.rows):
         sides = [Course(each.rows.get(log, ())) for each in made]
         is_apart = is_beyond = False
-        for row, again, *others in together(sides):
-            here = noise.at(log, [again, *others]) if noise else {}
+        replays = [number for number, each in enumerate(made) if number and log in each.rows]
+        for rows in together(sides):
+            row, again, *_ = rows
+            here = _noise_of(log, [rows[number] for number in replays], noise) if noise else {}
             if row is None:
                 is_beyond = is_beyond or again is not None
                 continue
@@ -133,8 +137,19 @@ def _read(made: Sequence[Made], noise: Noise | None) -> _Read:
             is_loose = sides[0].backs == sides[1].backs and sides[0].loose != sides[1].loose
             is_apart = is_apart or is_beyond or is_loose
         if is_apart and all(log in each.rows for each in made[:2]):
-            found.unequal.append(f"the set of rows of {log}")
+            found.unequal.append(_rows_of(log))
     return found
+
+
+def _noise_of(log: str, rows: Sequence[Row | None], noise: Noise) -> dict[str, float]:
+    """What it is at the next step; `rows` are those of the replays that have that log at all."""
+    if None in rows and any(rows):
+        noise.note_apart(_rows_of(log))
+    return noise.at(log, rows)
+
+
+def _rows_of(log: str) -> str:
+    return f"the set of rows of {log}"
 
 
 def _came_to_its_end(made: Made) -> bool:
