@@ -113,14 +113,18 @@ def _say(of: str, host: str, root: Path, run: str, accept: Sequence[str], as_jso
         if verdict.noise:
             print(verdict.noise)
     if not verdict.is_good:
-        raise Diverged(str(verdict), where=f"run {run}", cure=_cure(verdict))
+        raise Diverged(str(verdict), where=f"run {run}", cure=_cure(verdict, of, run))
 
 
-def _cure(verdict: Verdict) -> str:
+def _cure(verdict: Verdict, of: str, run: str) -> str:
+    from dflash.pipeline.verdict import NOTHING_MADE
+
+    if verdict.cause == NOTHING_MADE:
+        return "have a step leave what it finds in a file, other than .json, .jsonl, .log and .md, which may hold times"
     if verdict.kind == "not comparable":
         return "keep the metrics of the run: its folder below work/, or runs/"
     known = "" if verdict.noise else "; --noise 1 tells whether this machine gives the same twice"
-    return f"./inv show shows both{known}"
+    return f"./inv compare {of} {run} shows both{known}"
 
 
 def _plain(found: Comparison) -> dict[str, Any]:

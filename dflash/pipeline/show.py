@@ -31,6 +31,7 @@ _STYLES = {
     "interrupted": "red",
     "damaged": "red",
 }
+_MOST_FILES = 10
 
 
 def show_plan(plan: Plan, *, every_reason: bool = False, stream: TextIO | None = None) -> None:
@@ -149,6 +150,13 @@ def show_comparison(found: Comparison, stream: TextIO | None = None) -> None:
         console.print(Text(f"\n{training}, at equal steps"), table)
     for training in found.shared:
         console.print(Text(f"\n{training}: both have the same log, as one went on with the other's or found it made"))
+    if found.files:
+        table = _table("file", "a", "b")
+        for file in found.files[:_MOST_FILES]:
+            table.add_row(Text(file.name), *("none" if content is None else content[:12] for content in (file.a, file.b)))
+        if len(found.files) > _MOST_FILES:
+            table.add_row(Text(f"and {len(found.files) - _MOST_FILES} more"))
+        console.print(Text("\nmade otherwise"), table)
     if not found.differences:
         console.print("\nBoth were made from the same, as far as both records know.")
         return

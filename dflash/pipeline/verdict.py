@@ -19,6 +19,8 @@ Kind = Literal["bit-identical", "within noise", "diverged", "not comparable"]
 Rows = Mapping[str, Iterable[Row]]
 """The rows of metrics.jsonl, by the name of the step that wrote them."""
 
+NOTHING_MADE = "neither of the runs made a file that is compared, nor metrics"
+
 _MEASURED = (".json", ".jsonl", ".log", ".md")
 """Files that say how long something took."""
 
@@ -79,13 +81,15 @@ def judged(old: Made, new: Made, differences: Sequence[Difference], others: Sequ
     cause first; `others` are more replays of the same run on the machine of `new`, which tell its noise."""
     noise = Noise(len(others) + 1) if others else None
     found = _read([old, new, *others], noise)
-    before, after = _files(old.record), _files(new.record)
+    before, after = files_made(old.record), files_made(new.record)
     if noise:
-        noise.note_files([after, *(_files(each.record) for each in others)])
+        noise.note_files([after, *(files_made(each.record) for each in others)])
     shared = sorted(before.keys() & after.keys())
     whole = Verdict("bit-identical", rows=found.pairs, files=len(shared), noise=noise.said if noise else None)
     if not found.pairs and not shared:
-        return replace(whole, kind="not comparable", cause="neither metrics nor files are there of both")
+        is_empty = not (before or after or old.rows or new.rows)
+        why = NOTHING_MADE if is_empty else "neither metrics nor files are there of both"
+        return replace(whole, kind="not comparable", cause=why)
     cause, field = _cause(differences)
     alone = list(found.unequal)
     if _came_to_its_end(old):
@@ -168,9 +172,9 @@ def _label(step: str, name: str, rows: Rows) -> str:
     return name if len(rows) == 1 else f"{step}'s {name}"
 
 
-def _files(record: Mapping[str, Any]) -> dict[str, str]:
-    """What is compared of the files that a run made: of tensors their content; not what holds times, nor compiled code,
-    which names the folder that it was compiled in."""
+def files_made(record: Mapping[str, Any]) -> dict[str, str]:
+    """By step and path, what is compared of the files that a run made: a hash of each, of tensors one of their content;
+    not what holds times, nor compiled code, which names the folder that it was compiled in."""
     kinds = {step["name"]: step["kind"] for step in record.get("steps", ())}
     artifacts = (record.get("provenance") or {}).get("artifacts") or {}
     return {

@@ -18,7 +18,7 @@ import pytest
 from dflash import cli_replay, cli_train
 from dflash.compilation.signing import Signer
 from dflash.compilation.vault import Vault
-from dflash.errors import DataError, EnvironmentMismatch, UsageError
+from dflash.errors import DataError, Diverged, EnvironmentMismatch, UsageError
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
@@ -111,6 +111,25 @@ def test_a_replay_on_a_second_host_is_bit_identical_and_says_so_in_its_record(
     replay(short, "data", plan=True)
     assert "data.target.corpus.txt" in capsys.readouterr().out
     assert len(short.runs()) == 2
+
+
+def test_a_replay_that_is_another_or_can_not_be_compared_says_what_to_do_next(short: Lab):
+    assert short.run().exit_code == 0
+    (first,) = short.runs()
+    record = json.loads((first / "record.json").read_text())
+    record["provenance"]["artifacts"]["target"]["text.txt"]["sha256"] = "0" * 64
+    (first / "record.json").write_text(json.dumps(record))
+    with pytest.raises(Diverged, match=r"target/text\.txt is another") as told:
+        replay(short)
+    again = short.runs()[1].name
+    assert str(told.value.cure).startswith(f"./inv compare {first.name} {again} shows both; --noise 1 ")
+
+    shutil.rmtree(short.root / "runs")
+    short.file.write_text("name: quiet\nsteps:\n  - {name: check, uses: check}\n")
+    assert short.run().exit_code == 0
+    with pytest.raises(Diverged, match="neither of the runs made a file") as told:
+        replay(short)
+    assert str(told.value.cure).startswith("have a step leave what it finds in a file")
 
 
 def looked_at(lab: Lab, run: str) -> None:
