@@ -36,7 +36,7 @@ def replay(
     from dflash.hosts.inventory import find_host
     from dflash.pipeline.judging import compared
     from dflash.pipeline.record import load_record
-    from dflash.pipeline.replay import begins_in, probe, replay_of, require
+    from dflash.pipeline.replay import begins_in, probe, replay_of, require, require_fields
     from dflash.pipeline.restoring import restored
 
     if noise < 0:
@@ -52,6 +52,7 @@ def replay(
             wanted = replay_of(record, home, source, there)
             with _reached(there) as connection:
                 seen, texts = probe(connection, wanted, folder)
+            require_fields(accept, wanted, seen)
             found = compared(record, wanted.lines, seen, texts, accept)
             _show_comparison(found, f"{there.name} is compared with run {record['id']}", as_json)
             if as_json and (plan or found.blocking):

@@ -153,7 +153,7 @@ def show_comparison(found: Comparison, stream: TextIO | None = None) -> None:
     if found.files:
         table = _table("file", "a", "b")
         for file in found.files[:_MOST_FILES]:
-            table.add_row(Text(file.name), *("none" if content is None else content[:12] for content in (file.a, file.b)))
+            table.add_row(Text(file.name), *((content or "none")[:12] for content in (file.a, file.b)))
         if len(found.files) > _MOST_FILES:
             table.add_row(Text(f"and {len(found.files) - _MOST_FILES} more"))
         console.print(Text("\nmade otherwise"), table)

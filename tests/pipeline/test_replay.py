@@ -132,6 +132,24 @@ def test_a_replay_that_is_another_or_can_not_be_compared_says_what_to_do_next(sh
     assert str(told.value.cure).startswith("have a step leave what it finds in a file")
 
 
+def test_what_is_accepted_must_be_a_field_or_the_beginning_of_some(short: Lab):
+    assert short.run().exit_code == 0
+    for field in ("config", "config.steps.train", "gpus.driver", "data.target.that.only.the.host.has", "seeds"):
+        replay(short, field, plan=True)
+    with pytest.raises(UsageError) as told:
+        replay(short, "nofield", plan=True)
+    assert str(told.value).startswith("--accept: 'nofield' is no field that is compared; known ones, each with")
+    for typed, meant in (
+        ("gpus.drivr", "gpus.driver"),
+        ("config.step", "config.steps"),
+        ("data.target.", "data.target"),
+        ("artifacts", ""),
+    ):
+        with pytest.raises(UsageError, match=f"did you mean '{meant}'" if meant else "known ones"):
+            replay(short, typed, plan=True)
+    assert len(short.runs()) == 1
+
+
 def looked_at(lab: Lab, run: str) -> None:
     with pytest.raises(SystemExit, match="0"):
         cli_train.follow(run=run, root=str(lab.root), offset=0)
