@@ -36,11 +36,12 @@ def require_fit(host: Host, pipeline: Pipeline, hosts: Mapping[str, Host]) -> No
 
 
 def gpus_of(pipeline: Pipeline, hosts: Mapping[str, Host]) -> int:
-    """How many GPUs of the run's machine its steps use at once: one, or one for each worker of a training; and to
-    prepare for one on several hosts, one for each that is on the same of them."""
+    """How many GPUs of the run's machine its steps use at once: one, or one for each worker of a training, or of one
+    that a step prepares for; where that is on several hosts, one for each that is on the same of them."""
     sizes, layouts = [0], layouts_of(pipeline, hosts)
     for step in pipeline.steps:
         if needs_gpu(step, pipeline) and works_here(step):
-            workers = step.config.topology.size if isinstance(step.config, TrainConfig) else 1
+            training = (pipeline.step(step.borrows) if step.borrows else step).config
+            workers = training.topology.size if isinstance(training, TrainConfig) else 1
             sizes.append(max(layouts.get(step.name, (workers,))))
     return max(sizes)

@@ -131,10 +131,10 @@ def _compiled(graphs: GraphSet, cache: Path, progress: Progress) -> list[dict[st
     """Compile the graphs of all places at once, one process each; what was compiled, with seconds."""
     cache.mkdir(parents=True, exist_ok=True)
     places = graphs.places()
-    at_once = min(len(places), max(2, (os.cpu_count() or 2) // _CPUS_EACH))
+    gpus: dict[int, threading.Lock] = {each.number: threading.Lock() for each in places}
+    at_once = min(len(gpus), max(2, (os.cpu_count() or 2) // _CPUS_EACH))
     threads = max(1, (os.cpu_count() or 2) // at_once)
     made: list[dict[str, Any]] = []
-    gpus: dict[int, threading.Lock] = {each.number: threading.Lock() for each in places}
     done = 0
 
     def tell(graph: dict[str, Any]) -> None:
@@ -259,7 +259,7 @@ class _Processes:
             why = (told and told[-1].get("error")) or f"it ended with status {process.returncode}"
             if failure := told and told[-1].get("failure"):
                 kind, what, where, cure = failure
-                self._end(_RAISED[kind](what, where=where, cure=cure))
+                self._end(_RAISED.get(kind, UsageError)(what, where=where, cure=cure))
             ranks = ", ".join(str(each.rank) for each in places)
             self._end(CompilationError(f"the warm-up of worker {ranks} failed: {why}"))
             assert self._failure is not None

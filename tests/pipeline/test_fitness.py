@@ -38,8 +38,15 @@ def with_training(**change: Any) -> Pipeline:
     return replace(made, steps=tuple(replace(s, **change) if s.kind.name == "train" else s for s in made.steps))
 
 
-def test_work_that_is_done_on_another_host_asks_for_no_gpu_of_the_runs_but_what_prepares_it_does():
-    assert gpus_of(with_training(host="gpu2"), {}) == 1
+def test_what_prepares_a_training_asks_for_as_many_gpus_wherever_that_is():
+    assert gpus_of(with_training(host="gpu2"), {}) == 8
+    assert gpus_of(with_training(launcher=Slurm()), {}) == 8
+
+
+def test_work_that_is_done_on_another_host_asks_for_no_gpu_of_the_runs():
+    made = pipeline("dflash-8gpu")
+    away = [replace(s, host="gpu2") if s.kind.name in ("train", "prewarm") else s for s in made.steps]
+    assert gpus_of(replace(made, steps=tuple(away)), {}) == 1
 
 
 def test_to_prepare_a_training_on_several_hosts_asks_for_as_many_as_the_largest_of_them_has_workers(here: Host):

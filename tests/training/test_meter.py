@@ -116,7 +116,8 @@ class Device:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Device:
     device = Device()
     monkeypatch.setattr(torch.cuda, "Event", device.event)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", {torch.device("cuda", 3): 1_504_000_000}.__getitem__)
+    stats = {torch.device("cuda", 3): {"allocated_bytes": {"all": {"peak": 1_504_000_000}}}}
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", stats.__getitem__)
     return device
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +24,7 @@ from dflash.progress import Silent
 from dflash.training.bytelm import model_config
 from dflash.training.config import TargetConfig, Topology
 from dflash.training.graphset import GraphSet, Place
-from dflash.training.prewarm import CACHE, _Processes, cache_environment, prewarm, use_cache
+from dflash.training.prewarm import CACHE, _compiled, _Processes, cache_environment, prewarm, use_cache
 from tests.training.small import CONFIG, Watching, as_json
 
 REPOSITORY = Path(__file__).parents[2]
@@ -197,6 +198,26 @@ def test_on_the_gpus_of_several_hosts_it_is_each_role_on_each_number_and_every_h
 def test_hosts_that_are_alike_are_warmed_once(graphs: GraphSet):
     four = replace(COMPILED, device="cuda", topology=Topology(0, 4))
     assert replace(graphs, train=four, hosts=(2, 2)).layouts() == [[("drafter", 0, 0), ("drafter", 1, 1)]]
+
+
+def test_a_gpu_is_given_to_one_worker_at_a_time(graphs: GraphSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each may need all of its memory; which one fits is not known before."""
+    on_gpus = replace(graphs, train=replace(COMPILED, device="cuda", topology=Topology(4, 4)), hosts=(4, 4))
+    busy: set[int] = set()
+    warmed: list[tuple[str, int]] = []
+
+    def warm_up(self, graphs: GraphSet, places: list[Place], threads: int, tell: object) -> None:
+        (place,) = places
+        assert place.number not in busy
+        busy.add(place.number)
+        time.sleep(0.3 if place.role == "target" and place.number == 0 else 0.01)
+        busy.remove(place.number)
+        warmed.append((place.role, place.number))
+
+    monkeypatch.setattr(_Processes, "warm_up", warm_up)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    _compiled(on_gpus, tmp_path / CACHE, Silent())
+    assert sorted(warmed) == [(role, number) for role in ("drafter", "target") for number in range(4)]
 
 
 def test_hosts_are_nothing_to_a_set_on_cpus(graphs: GraphSet):

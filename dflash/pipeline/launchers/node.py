@@ -43,16 +43,24 @@ def command_of(spec: Mapping[str, Any], request: Path) -> list[str]:
 
 
 def keep(
-    process: subprocess.Popen[bytes], lease: Path, patience_s: float, grace_s: float, stop: Callable[[], object]
+    process: subprocess.Popen[bytes],
+    lease: Path,
+    patience_s: float,
+    grace_s: float,
+    stop: Callable[[], object],
+    watch: Callable[[], object] = lambda: None,
 ) -> int:
     """Wait for a process; its exit status as a shell gives it. When its lease was not renewed for `patience_s` seconds
-    it is told to `stop`, and after `grace_s` more no longer waited for. This machine's clock may jump meanwhile."""
+    it is told to `stop`, and after `grace_s` more no longer waited for. This machine's clock may jump meanwhile.
+    `watch` is called about once a second, and at the end."""
     told, renewed, heard = False, _renewed(lease), time.monotonic()
     while True:
         try:
             status = process.wait(1.0)
+            watch()
             return status if status >= 0 else 128 - status
         except subprocess.TimeoutExpired:
+            watch()
             if (now := _renewed(lease)) != renewed:
                 renewed, heard = now, time.monotonic()
             silent = time.monotonic() - heard
@@ -112,12 +120,16 @@ def _torchrun(spec: Mapping[str, Any]) -> int:
     lease, stop, request, kills = folder / "lease", folder / "stop", folder / "request.json", oom_kills()
     lease.touch()
     request.write_text(json.dumps({**spec["request"], "stop": str(stop)}), encoding="utf-8")
+
+    def watch() -> None:
+        nonlocal kills
+        if (now := oom_kills()) > kills:  # told at once: the others are ended soon, and this process with them
+            print(OUT_OF_MEMORY, flush=True)
+            kills = now
+
     # Its input ends with this process, however that ends, and with it the workers do.
     with subprocess.Popen(command_of(spec, request), stdin=subprocess.PIPE) as torchrun:
-        status = keep(torchrun, lease, spec["patience_s"], spec["grace_s"], stop.touch)
-    if status and oom_kills() > kills:
-        print(OUT_OF_MEMORY, flush=True)
-    return status
+        return keep(torchrun, lease, spec["patience_s"], spec["grace_s"], stop.touch, watch)
 
 
 if __name__ == "__main__":

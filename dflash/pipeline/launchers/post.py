@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,8 @@ from dflash.pipeline.keys import stamped_lock
 from dflash.pipeline.launching import owner
 from dflash.pipeline.machines import is_here
 from dflash.progress import Progress
-from dflash.training.usage import USAGE
+from dflash.training.sampling import load_samples, samples_beside
+from dflash.training.usage import USAGE, log_of, logs_in
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,24 @@ def fetch(connection: Connection, post: Post, names: Sequence[str], out: Path) -
 
 
 def take_usage(connection: Connection, post: Post, out: Path) -> None:
-    """Bring what a post's workers noted of themselves to the step's folder `out`, and leave nothing of it there: it
-    would be taken for the newest once they have worked elsewhere. Raises as `fetch`."""
-    fetch(connection, post, [USAGE], out)
+    """Bring what a post's workers noted of themselves to the step's folder `out`, and leave nothing of it there. What
+    goes further in `out` stays: the workers may have been elsewhere since. Raises as `fetch`."""
+    brought = out / "scratch" / "brought"
+    shutil.rmtree(brought, ignore_errors=True)
+    brought.mkdir(parents=True)
+    fetch(connection, post, [USAGE], brought)
+    for rank, log in logs_in(brought / USAGE).items():
+        here = log_of(out / USAGE, rank)
+        if _last_step(log) > _last_step(here):
+            here.parent.mkdir(exist_ok=True)
+            samples_beside(here).unlink(missing_ok=True)  # never of another log; without any they are made anew
+            for file in (log, samples_beside(log)):
+                if file.exists():
+                    file.replace(here.parent / file.name)
+    shutil.rmtree(brought, ignore_errors=True)
     connection.run(["rm", "-rf", f"{post.out}/{USAGE}"])
+
+
+def _last_step(log: Path) -> int:
+    samples = load_samples(log)
+    return int(samples.last["step"]) if samples else 0

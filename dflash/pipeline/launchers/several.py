@@ -16,7 +16,6 @@ from dflash.errors import DFlashError, UsageError
 from dflash.hosts import jobs
 from dflash.hosts.command import Command, Script
 from dflash.hosts.connection import Connection
-from dflash.hosts.failures import HostError
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
 from dflash.pipeline import machines
@@ -98,9 +97,11 @@ class SeveralHosts:
             raise
         _bring_home(lead, job.out, ["draft"], progress)
         for member in members:
-            with contextlib.suppress(HostError):
+            try:
                 _bring_usage(member.post, job.out)
                 _clear(member.post)
+            except DFlashError as failure:  # the drafter is here
+                progress.note(f"train: what the workers of {member.post.host.name} noted is not here: {failure}")
         return result
 
     def _spec(

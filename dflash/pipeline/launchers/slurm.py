@@ -27,6 +27,7 @@ from dflash.pipeline.launchers.slurmqueue import (
     SCRIPT,
     Job,
     Queue,
+    deaths,
     environment,
     first_death,
     lost,
@@ -265,7 +266,8 @@ def failure_of(number: str, standing: Job, logs: RankLogs) -> DFlashError:
         return UsageError(what, where=str(logs.folder), cure=cure)
     if was_told(text):
         cure = "give it more time with launcher.time_limit, or less to save with launcher.save_s"
-        return StepFailed(f"{job} was told to end before its first step", status=1, cure=cure)
+        others = [f"; worker {each.rank} died ({each.how})" for each in deaths(text) if not each.was_told]
+        return StepFailed(f"{job} was told to end before its first step{''.join(others[:1])}", status=1, cure=cure)
     if death is None:
         last = text.strip().splitlines()[-1:] or ["it said nothing"]
         return StepFailed(f"{job} ended as {state}: {last[0]}", status=1, cure=again)

@@ -82,10 +82,10 @@ def share_checkpoint(opened: Sequence[Opened], out: Path, lead: Post, progress: 
     elsewhere = [each for each in opened if not each[1].is_here]
     for connection, post in elsewhere:
         take_usage(connection, post, out)
+    workers = max(post.ranks.stop for _, post in opened)
+    drop_after(out / USAGE, int(name.removeprefix("step-")) if name else 0, workers)
     if name is None:
         return
-    workers = max(post.ranks.stop for _, post in opened)
-    drop_after(out / USAGE, int(name.removeprefix("step-")), workers)
     for connection, post in elsewhere:
         place = f"scratch/checkpoints/{name}"
         files.put(connection, out / place, f"{post.out}/{place}")

@@ -16,8 +16,10 @@ from dflash.pipeline.belongings import Belonging, parcel
 from dflash.pipeline.keys import stamped_lock
 from dflash.pipeline.launchers.config import Torchrun
 from dflash.pipeline.launchers.launcher import TrainingJob
-from dflash.pipeline.launchers.post import Post, bring, checkpoints_at, python_at
+from dflash.pipeline.launchers.post import Post, bring, checkpoints_at, python_at, take_usage
 from dflash.pipeline.launchers.several import SeveralHosts, environment_of
+from dflash.training.metriclog import MetricLog
+from dflash.training.usage import USAGE, log_of, workers_in
 from tests.training.small import CONFIG, Watching
 
 
@@ -63,6 +65,25 @@ def test_data_is_sent_once_by_its_content(tmp_path: Path):
         for name in ("step-00000003", "step-00000012", ".step-00000020"):
             (root / "out" / "scratch" / "checkpoints" / name).mkdir(parents=True)
         assert checkpoints_at(connection, post) == ["step-00000012", "step-00000003"]
+
+
+def test_of_what_workers_noted_what_goes_further_is_kept_wherever_it_was(tmp_path: Path):
+    """A host that was away may have rows of workers that have been on another host since."""
+    out, root = tmp_path / "out", tmp_path / "far"
+    post = Post(Host("far", parse_chain("local"), str(root)), "python", "", range(2, 4), f"{root}/out", False)
+    for folder, rank, steps in ((out, 2, 50), (root / "out", 2, 20), (out, 3, 20), (root / "out", 3, 50)):
+        log = MetricLog(log_of(folder / USAGE, rank), 0)
+        for step in range(1, steps + 1):
+            log.write({"step": step, "role": "drafter", "at": folder.parent.name})
+        log.close()
+    with reach(parse_chain("local")) as connection:
+        take_usage(connection, post, out)
+        assert not (root / "out" / USAGE).exists()
+        take_usage(connection, post, out)  # again, of a host that has nothing any more
+    two, three = workers_in(out / USAGE)
+    assert (two.samples.last["step"], two.samples.last["at"]) == (50, tmp_path.name)
+    assert (three.samples.last["step"], three.samples.last["at"]) == (50, "far")
+    assert not (out / "scratch" / "brought").exists()
 
 
 def test_one_host_by_two_names_is_refused(tmp_path: Path):

@@ -290,6 +290,10 @@ def test_a_worker_that_is_told_to_end_before_it_can_listen_is_no_crash(tmp_path:
         (tmp_path / f"17-{rank}.log").touch()
     failure = failure_of("17", Job("FAILED"), RankLogs(tmp_path, "17", 2))
     assert "job 17 was told to end before its first step; give it more time" in str(failure)
+    crashed = "dflash: the job starts\nsrun: error: n1: task 0: Segmentation fault (core dumped)\n"
+    (tmp_path / "17.log").write_text(f"{crashed}srun: error: n2: task 1: Exited with exit code 130\n")
+    failure = failure_of("17", Job("FAILED"), RankLogs(tmp_path, "17", 2))
+    assert "before its first step; worker 0 died (Segmentation fault (core dumped)); give it" in str(failure)
 
 
 def test_workers_whose_files_are_missing_are_on_nodes_that_do_not_see_the_folder(tmp_path: Path):
