@@ -174,7 +174,7 @@ def test_a_step_whose_condition_does_not_hold_is_left_out_and_so_is_what_needs_i
         "it runs only if host.gpus >= 8",
         "it needs train, which is left out",
     ]
-    assert [each.step.name for each in plan.steps if each.needs_gpu] == ["prewarm"]
+    assert [each.step.name for each in plan.steps if each.gpus] == ["prewarm"]
 
 
 def test_a_combination_that_is_left_out_takes_only_its_own_with_it(lab: Lab):
@@ -246,7 +246,7 @@ def test_a_host_that_is_not_reached_runs_everything_and_says_so(lab: Lab):
     plan = lab.plan("train.gpus=8", host="ssh:root@gpu1/pct:200")
     assert {each.status for each in plan.steps} == {"run"}
     assert plan.steps[1].why == ("what ssh:root@gpu1/pct:200 holds is not known until it is reached",)
-    assert [each.step.name for each in plan.steps if each.needs_gpu] == ["prewarm", "train"]
+    assert [each.step.name for each in plan.steps if each.gpus] == ["prewarm", "train"]
 
 
 def test_a_plan_is_a_pure_function(lab: Lab):
