@@ -166,6 +166,8 @@ def decide(
     if folder.state == "started":
         if other and folder.contents is not None:
             return Decision("run", tuple(f"what {name} made is not what it was started with" for name in other))
+        if folder.has_failed:
+            return Decision("resume", (f"it failed in run {folder.started_by}",))
         by = f" by run {folder.started_by}" if folder.started_by else ""
         return Decision("resume", (f"it was started{by} and has not finished",))
     why = [
