@@ -32,7 +32,8 @@ def replay(
     as_json: bool,
 ) -> None:
     """Say what would be different, do a run again, and say what was. Exits with 0 when the numbers are the same, or
-    within the machine's own noise; with 11 when they are others, with 3 when something keeps it from being a replay."""
+    within the machine's own noise; with 11 when they or files are others, or nothing can be compared; with 3 when
+    something keeps it from being a replay."""
     from dflash.hosts.inventory import find_host
     from dflash.pipeline.judging import compared
     from dflash.pipeline.record import load_record
