@@ -32,11 +32,12 @@ def replay(
     as_json: bool,
 ) -> None:
     """Say what would be different, do a run again, and say what was. Exits with 0 when the numbers are the same, or
-    within the machine's own noise; with 11 when they are others, with 3 when something keeps it from being a replay."""
+    within the machine's own noise; with 11 when they or files are others, or nothing can be compared; with 3 when
+    something keeps it from being a replay."""
     from dflash.hosts.inventory import find_host
     from dflash.pipeline.judging import compared
     from dflash.pipeline.record import load_record
-    from dflash.pipeline.replay import begins_in, probe, replay_of, require
+    from dflash.pipeline.replay import begins_in, probe, replay_of, require, require_fields
     from dflash.pipeline.restoring import restored
 
     if noise < 0:
@@ -52,6 +53,7 @@ def replay(
             wanted = replay_of(record, home, source, there)
             with _reached(there) as connection:
                 seen, texts = probe(connection, wanted, folder)
+            require_fields(accept, wanted, seen)
             found = compared(record, wanted.lines, seen, texts, accept)
             _show_comparison(found, f"{there.name} is compared with run {record['id']}", as_json)
             if as_json and (plan or found.blocking):
@@ -113,14 +115,18 @@ def _say(of: str, host: str, root: Path, run: str, accept: Sequence[str], as_jso
         if verdict.noise:
             print(verdict.noise)
     if not verdict.is_good:
-        raise Diverged(str(verdict), where=f"run {run}", cure=_cure(verdict))
+        raise Diverged(str(verdict), where=f"run {run}", cure=_cure(verdict, of, run))
 
 
-def _cure(verdict: Verdict) -> str:
+def _cure(verdict: Verdict, of: str, run: str) -> str:
+    from dflash.pipeline.verdict import NOTHING_MADE
+
+    if verdict.cause == NOTHING_MADE:
+        return "have a step leave what it finds in a file, other than .json, .jsonl, .log and .md, which may hold times"
     if verdict.kind == "not comparable":
         return "keep the metrics of the run: its folder below work/, or runs/"
     known = "" if verdict.noise else "; --noise 1 tells whether this machine gives the same twice"
-    return f"./inv show shows both{known}"
+    return f"./inv compare {of} {run} shows both{known}"
 
 
 def _plain(found: Comparison) -> dict[str, Any]:

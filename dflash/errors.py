@@ -11,7 +11,7 @@
     ├── CheckpointError       a checkpoint that can not be used              (exit 7)
     ├── CompilationError      the closed set of graphs was left              (exit 8)
     ├── OutOfMemory           a GPU has too little memory                    (exit 10)
-    ├── Diverged              a run that was done again gave other numbers   (exit 11)
+    ├── Diverged              a replay gave other numbers, or none           (exit 11)
     └── StepFailed            a step's process ended badly                   (its own exit status)
 
 Each says what failed, where (a file and line, or a layer), and what to do next; `str()` is one line.
@@ -100,7 +100,7 @@ class OutOfMemory(DFlashError):
 
 
 class Diverged(DFlashError):
-    """A run that was done again gave other numbers."""
+    """A run that was done again gave other numbers or files, or nothing that can be compared."""
 
     exit_code = 11
 

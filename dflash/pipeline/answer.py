@@ -59,7 +59,8 @@ def _step(told: Mapping[str, Any]) -> PlannedStep:
     declared["limits"] = Limits(told.get("timeout_s"))
     step = Step(told["name"], kind, tuple(told["needs"]), told["config"], {}, None, **declared)
     found = tuple(Change(**each) for each in told.get("changes", ()))
-    return PlannedStep(step, told["fields"], told["key"], told["status"], tuple(told["why"]), told["needs_gpu"], found)
+    gpus = told.get("gpus", int(told["needs_gpu"]))
+    return PlannedStep(step, told["fields"], told["key"], told["status"], tuple(told["why"]), gpus, found)
 
 
 def _is_elsewhere(inputs: StepInputs) -> dict[str, Any]:

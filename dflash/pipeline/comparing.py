@@ -128,6 +128,13 @@ def same(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
     return sum(_is_same(*each, data) for each in _comparable(old, new) if None not in each[1:])
 
 
+def fields(record: Mapping[str, Any]) -> set[str]:
+    """Those of a record that can be compared, and what begins some, as `config.steps`."""
+    parts = [(name,) for name in _known(record)]  # empty ones, too
+    paths = [path for path in (*_flat(_known(record)), *parts) if not _NEVER.fullmatch(_parted(path)[1])]
+    return {".".join(path[:end]) for path in paths for end in range(1, len(path) + 1)}
+
+
 def with_lines(differences: Sequence[Difference], first_other: Callable[[str, str], int | None]) -> list[Difference]:
     """The same, where those in data also name the first line that is another: `first_other` of step and file, None of
     what is none."""

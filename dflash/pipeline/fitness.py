@@ -8,10 +8,9 @@ from dataclasses import replace
 from dflash.errors import EnvironmentMismatch
 from dflash.hosts.inventory import Host
 from dflash.pipeline.machines import layouts_of, works_here
-from dflash.pipeline.plan import needs_gpu
+from dflash.pipeline.plan import gpus_for
 from dflash.pipeline.schema import Pipeline
 from dflash.provision.checking import check_host
-from dflash.training.config import TrainConfig
 
 
 def require_fit(host: Host, pipeline: Pipeline, hosts: Mapping[str, Host]) -> None:
@@ -36,12 +35,6 @@ def require_fit(host: Host, pipeline: Pipeline, hosts: Mapping[str, Host]) -> No
 
 
 def gpus_of(pipeline: Pipeline, hosts: Mapping[str, Host]) -> int:
-    """How many GPUs of the run's machine its steps use at once: one, or one for each worker of a training, or of one
-    that a step prepares for; where that is on several hosts, one for each that is on the same of them."""
-    sizes, layouts = [0], layouts_of(pipeline, hosts)
-    for step in pipeline.steps:
-        if needs_gpu(step, pipeline) and works_here(step):
-            training = (pipeline.step(step.borrows) if step.borrows else step).config
-            workers = training.topology.size if isinstance(training, TrainConfig) else 1
-            sizes.append(max(layouts.get(step.name, (workers,))))
-    return max(sizes)
+    """How many GPUs of the run's machine its steps use at once."""
+    layouts = layouts_of(pipeline, hosts)
+    return max((gpus_for(step, pipeline, layouts) for step in pipeline.steps if works_here(step)), default=0)

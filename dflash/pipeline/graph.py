@@ -8,7 +8,7 @@ from html import escape as escaped
 
 from dflash.pipeline.layout import Box, Point, laid_out
 from dflash.pipeline.matrix import as_text, declared_name
-from dflash.pipeline.plan import Plan, PlannedStep
+from dflash.pipeline.plan import Plan, PlannedStep, gpus_in_words
 from dflash.pipeline.policy import LEFT_OUT
 
 Group = Sequence[PlannedStep]
@@ -92,7 +92,7 @@ def _below(group: Group) -> str:
     words = [
         f"{len(group)} ×" if step.matrix else "",
         kind,
-        "needs a GPU" if any(each.needs_gpu for each in group) else "",
+        f"needs {gpus_in_words(gpus)}" if (gpus := max(each.gpus for each in group)) else "",
     ]
     return " ".join(filter(None, words))
 

@@ -20,12 +20,15 @@ _EXACT = ("step", "tokens", "lr")
 
 class Noise:
     """What `replays` replays differ by, row by row of a log: at each step the most that two of them differed by there,
-    or before."""
+    or before; and what else of them is another."""
 
     def __init__(self, replays: int) -> None:
         self._replays = replays
         self._most: dict[tuple[str, int, int, str], float] = {}
         self._largest: tuple[float, str, int] | None = None
+        self._unmeasured: tuple[str, int] | None = None
+        self._apart: str | None = None
+        self._has_files = False
 
     @property
     def is_known(self) -> bool:
@@ -40,6 +43,7 @@ class Noise:
                 continue
             for name, size in sizes(one, other):
                 if size == inf:  # one of them broke down, which makes no difference a small one
+                    self._unmeasured = self._unmeasured or (name, one["step"])
                     continue
                 key = (log, a, b, name)
                 most = self._most[key] = max(self._most.get(key, 0.0), size)
@@ -48,11 +52,31 @@ class Noise:
                     self._largest = (most, name, one["step"])
         return here
 
-    def __str__(self) -> str:
+    def note_files(self, replays: Sequence[Mapping[str, str]]) -> None:
+        """Look at the files of each replay, by name what they hold."""
+        for one, other in combinations(replays, 2):
+            names = sorted(one.keys() | other.keys())
+            self._has_files = self._has_files or bool(one.keys() & other.keys())
+            self.note_apart(next((name for name in names if one.get(name) != other.get(name)), None))
+
+    def note_apart(self, name: str | None) -> None:
+        """Keep the name of what is another in two replays, if it is the first that has no size."""
+        self._apart = self._apart or name
+
+    @property
+    def said(self) -> str | None:
+        """A sentence; None where nothing of two replays could be compared."""
         size, name, step = self._largest or (0.0, "", 0)
-        if not size:
+        if self._unmeasured:
+            name, step = self._unmeasured
+            return f"{self._replays} replays on this machine differ beyond measure ({name}, step {step})"
+        if size:
+            return f"{self._replays} replays on this machine differ by up to {size:.3g} ({name}, step {step})"
+        if self._apart:
+            return f"{self._replays} replays on this machine differ in {self._apart}: it is not deterministic"
+        if self.is_known or self._has_files:
             return f"{self._replays} replays on this machine are the same to the last bit"
-        return f"{self._replays} replays on this machine differ by up to {size:.3g} ({name}, step {step})"
+        return None
 
 
 def is_within(row: Row, again: Row, noise: Mapping[str, float]) -> bool:

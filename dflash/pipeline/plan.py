@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.schema import Pipeline, Step
 from dflash.pipeline.store import Done, Folder
 from dflash.pipeline.when import planned_when, unmet_condition, unmet_need
+from dflash.training.config import TrainConfig
 from dflash.validation import plain
 
 
@@ -47,7 +48,7 @@ class PlannedStep:
     key: str
     status: str
     why: tuple[str, ...]
-    needs_gpu: bool
+    gpus: int  # that it uses at once
     changes: tuple[Change, ...] = ()
 
 
@@ -84,7 +85,8 @@ class Plan:
                     "status": each.status,
                     "why": list(each.why),
                     "changes": [change.as_json() for change in each.changes],
-                    "needs_gpu": each.needs_gpu,
+                    "needs_gpu": each.gpus > 0,
+                    "gpus": each.gpus,
                     "key": each.key,
                     "config": plain(each.step.kind.config, each.step.config),
                     "fields": dict(each.fields),
@@ -105,7 +107,8 @@ def make_plan(
 
     Raises UsageError for a condition that can not be decided.
     """
-    keys = keyed(pipeline, surroundings, layouts_of(pipeline, hosts or {})) if surroundings else {}
+    layouts = layouts_of(pipeline, hosts or {})
+    keys = keyed(pipeline, surroundings, layouts) if surroundings else {}
     contents: dict[str, str | None] = {}
     left_out: set[str] = set()
     unknown = Decision("run", (f"what {host.name} holds is not known until it is reached",))
@@ -115,13 +118,13 @@ def make_plan(
         given = {kind: contents[name] for kind, name in step.takes.items()}
         decision = _left_out(step, host, left_out) or (decide(step, key, fields, given, shelf) if fields else unknown)
         contents[step.name] = decision.content
-        why, gpu = decision.why, needs_gpu(step, pipeline)
+        why, gpus = decision.why, gpus_for(step, pipeline, layouts)
         if decision.status == LEFT_OUT:
             left_out.add(step.name)
-            gpu = False
+            gpus = 0
         elif planned_when(step, host) is None:
             why = (f"only if {step.when}, which is known then", *why)
-        steps.append(PlannedStep(step, fields, key, decision.status, why, gpu, decision.changes))
+        steps.append(PlannedStep(step, fields, key, decision.status, why, gpus, decision.changes))
     return Plan(pipeline, host, tuple(steps), hosts or {})
 
 
@@ -133,10 +136,19 @@ def _left_out(step: Step, host: Host, left_out: Collection[str]) -> Decision | N
     return Decision(LEFT_OUT, (unmet_condition(step),)) if planned_when(step, host) is False else None
 
 
-def needs_gpu(step: Step, pipeline: Pipeline) -> bool:
-    """Whether a step, or the step that it prepares for, asks for a GPU."""
+def gpus_for(step: Step, pipeline: Pipeline, layouts: Mapping[str, Sequence[int]]) -> int:
+    """How many GPUs a step uses at once: none, one, or one for each worker of a training, or of one that it prepares
+    for; where that is on several hosts, as `layouts` (machines.layouts_of) say, one for each on the same of them."""
     lender = pipeline.step(step.borrows) if step.borrows else step
-    return step.kind.gpu(step.config) or lender.kind.gpu(lender.config)
+    if not (step.kind.gpu(step.config) or lender.kind.gpu(lender.config)):
+        return 0
+    workers = lender.config.topology.size if isinstance(lender.config, TrainConfig) else 1
+    return max(layouts.get(step.name, (workers,)))
+
+
+def gpus_in_words(count: int) -> str:
+    """A number of GPUs, of which there is one at least."""
+    return "a GPU" if count == 1 else f"{count} GPUs"
 
 
 def decide(
@@ -154,6 +166,8 @@ def decide(
     if folder.state == "started":
         if other and folder.contents is not None:
             return Decision("run", tuple(f"what {name} made is not what it was started with" for name in other))
+        if folder.has_failed:
+            return Decision("resume", (f"it failed in run {folder.started_by}",))
         by = f" by run {folder.started_by}" if folder.started_by else ""
         return Decision("resume", (f"it was started{by} and has not finished",))
     why = [

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from secrets import token_hex
@@ -25,6 +26,7 @@ from dflash.hosts.inventory import Host
 from dflash.pipeline.answer import read_there
 from dflash.pipeline.away import Order, Ready, prepare
 from dflash.pipeline.belongings import Belonging, belongings, belongings_of, files_named
+from dflash.pipeline.comparing import fields
 from dflash.pipeline.files import file_digest
 from dflash.pipeline.judging import Comparison, compared
 from dflash.pipeline.kinds import load_kinds
@@ -39,6 +41,7 @@ from dflash.pipeline.request import load_request
 from dflash.pipeline.restoring import Restored
 from dflash.pipeline.schema import Pipeline, load_pipeline
 from dflash.provision.fact import read
+from dflash.validation import suggestion
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,19 @@ def _looked_at(known: Mapping[str, str], belonging: Belonging, hashes: Hashes) -
         if name != named and not name.startswith(f"{named}/") and not fnmatchcase(name, named)
     }
     return others | dict(hashed(belonging, hashes))
+
+
+def require_fields(accepted: Sequence[str], replay: Replay, seen: Mapping[str, Any]) -> None:
+    """Raise UsageError for what is `accepted` and no field of the run, nor of what was `seen` of the machine. What else
+    a step reads there is not known yet."""
+    known = fields(replay.record) | fields(seen)
+    read = tuple(f"data.{step.name}." for step in replay.pipeline.steps)
+    for each in accepted:
+        if each in known or (each.startswith(read) and not each.endswith(".")):
+            continue
+        near = get_close_matches(each, known) or [field for field in known if "." not in field]
+        what = f"{each!r} is no field that is compared"
+        raise UsageError(what, where="--accept", cure=suggestion(each, near, "ones, each with all below it"))
 
 
 def require(comparison: Comparison, run: str) -> None:

@@ -77,7 +77,7 @@ def execute(
         what = f"this runs on local only, not on {name if name == chain else f'{name} ({chain})'}"
         raise UsageError(what, cure="send it there: dflash.pipeline.away, as ./inv train --host does")
     here = [each for each in plan.steps if each.status not in IDLE and machines.works_here(each.step)]
-    if wanting := [each.step.name for each in here if each.needs_gpu]:
+    if wanting := [each.step.name for each in here if each.gpus]:
         _require_gpu(wanting)
     secrets_of([each.step for each in plan.steps if each.status not in IDLE], os.environ)
     source = None

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dflash.pipeline.figures import change, shown
-from dflash.pipeline.plan import Plan
+from dflash.pipeline.plan import Plan, gpus_in_words
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.report.timeline import status_of
 from dflash.pipeline.view import clock, short_why
@@ -31,6 +31,7 @@ _STYLES = {
     "interrupted": "red",
     "damaged": "red",
 }
+_MOST_FILES = 10
 
 
 def show_plan(plan: Plan, *, every_reason: bool = False, stream: TextIO | None = None) -> None:
@@ -39,7 +40,7 @@ def show_plan(plan: Plan, *, every_reason: bool = False, stream: TextIO | None =
     for each in plan.steps:
         why = "\n".join(each.why) if every_reason else short_why(each.why)
         status = Text(each.status, style=_STYLES.get(each.status, ""))
-        gpu = "needs one" if each.needs_gpu else "no"
+        gpu = "no" if not each.gpus else f"needs {'one' if each.gpus == 1 else each.gpus}"
         table.add_row(Text(each.step.name), Text(each.step.kind.name), status, gpu, Text(why))
     console = console_on(stream)
     at = f"{plan.host.name} ({plan.host.chain})" if plan.host.name != str(plan.host.chain) else plan.host.name
@@ -49,12 +50,18 @@ def show_plan(plan: Plan, *, every_reason: bool = False, stream: TextIO | None =
 
 
 def gpu_line(plan: Plan) -> str:
-    """Which steps need a GPU, in a sentence."""
-    names = [each.step.name for each in plan.steps if each.needs_gpu]
+    """Which steps need GPUs, and how many, in a sentence."""
+    names: dict[int, list[str]] = {}
+    for each in plan.steps:
+        if each.gpus:
+            names.setdefault(each.gpus, []).append(each.step.name)
     if not names:
         return "No step needs a GPU."
-    verb = "need" if len(names) > 1 else "needs"
-    sentence = f"{', '.join(names)} {verb} a GPU."
+    parts = [
+        f"{', '.join(steps)} {'need' if len(steps) > 1 else 'needs'} {gpus_in_words(gpus)}"
+        for gpus, steps in sorted(names.items(), reverse=True)
+    ]
+    sentence = f"{'; '.join(parts)}."
     declared = plan.host.gpus
     return f"{sentence} {plan.host.name} has {declared}." if declared else sentence
 
@@ -149,6 +156,13 @@ def show_comparison(found: Comparison, stream: TextIO | None = None) -> None:
         console.print(Text(f"\n{training}, at equal steps"), table)
     for training in found.shared:
         console.print(Text(f"\n{training}: both have the same log, as one went on with the other's or found it made"))
+    if found.files:
+        table = _table("file", "a", "b")
+        for file in found.files[:_MOST_FILES]:
+            table.add_row(Text(file.name), *((content or "none")[:12] for content in (file.a, file.b)))
+        if len(found.files) > _MOST_FILES:
+            table.add_row(Text(f"and {len(found.files) - _MOST_FILES} more"))
+        console.print(Text("\nmade otherwise"), table)
     if not found.differences:
         console.print("\nBoth were made from the same, as far as both records know.")
         return

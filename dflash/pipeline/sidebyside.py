@@ -12,6 +12,7 @@ from dflash.pipeline.figures import Pair, paired
 from dflash.pipeline.report.contents import metrics_of
 from dflash.pipeline.rows import Log
 from dflash.pipeline.share import own_share
+from dflash.pipeline.verdict import files_made
 from dflash.training.sampling import flat, load_samples, row_of
 
 _MOST_STEPS = 10
@@ -27,10 +28,19 @@ class Met:
 
 
 @dataclass(frozen=True)
+class OtherFile:
+    """A file by step and path, of which a hash in the runs a and b is another; None in a run that did not make it."""
+
+    name: str
+    a: str | None
+    b: str | None
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Of two runs, by their ids `a` and `b`: the figures of both, their trainings at equal steps, the differences
-    between what they were made from, the worst first, and the trainings that have one log: one run went on with the
-    other's, or found it made."""
+    between what they were made from, the worst first, the trainings that have one log: one run went on with the
+    other's, or found it made; and the files that a step which made some in both made otherwise."""
 
     a: str
     b: str
@@ -38,6 +48,7 @@ class Comparison:
     trainings: Mapping[str, Sequence[Met]]
     differences: Sequence[Difference]
     shared: Sequence[str] = ()
+    files: Sequence[OtherFile] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -54,7 +65,16 @@ def side_by_side(root: Path, a: Mapping[str, Any], b: Mapping[str, Any]) -> Comp
     }
     shared = [name for name, (one, other) in logs.items() if one.path == other.path and one.path.exists()]
     trainings = {name: met for name, pair in logs.items() if name not in shared and (met := at_equal_steps(*pair))}
-    return Comparison(a["id"], b["id"], paired(a, b), trainings, compare(a, b), shared)
+    return Comparison(a["id"], b["id"], paired(a, b), trainings, compare(a, b), shared, other_files(a, b))
+
+
+def other_files(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[OtherFile]:
+    """The files that two records tell apart, of the steps that made some in both."""
+    one, other = files_made(a), files_made(b)
+    steps = [(record.get("provenance") or {}).get("artifacts") or {} for record in (a, b)]
+    both = tuple(f"{step}/" for step in steps[0].keys() & steps[1].keys())
+    names = [name for name in sorted(one.keys() | other.keys()) if name.startswith(both)]
+    return [OtherFile(name, *sides) for name in names if len(set(sides := (one.get(name), other.get(name)))) == 2]
 
 
 def _log(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Log:

@@ -61,7 +61,8 @@ class Folder:
     """What is found where a step's output belongs.
 
     `state` is "absent", "started" or "done"; `damage` says what is wrong with the outputs of a done one;
-    `contents` are those of the inputs it was started or made with.
+    `contents` are those of the inputs it was started or made with; `has_failed` is whether the run that started it is
+    known to have seen it fail.
     """
 
     state: str
@@ -69,6 +70,7 @@ class Folder:
     damage: tuple[str, ...] = ()
     contents: Mapping[str, str] | None = None
     started_by: str = ""
+    has_failed: bool = False
 
 
 ABSENT = Folder("absent")
@@ -92,6 +94,7 @@ class Store:
         self.root = root
         self.work = root / "work"
         self._newest: dict[str, dict[str, Done]] = {}  # by kind and step: read once, as many steps may ask
+        self._failed: dict[str, frozenset[str]] = {}  # by run, so too
 
     def folder(self, kind: str, key: str) -> Path:
         """Where the step with this key keeps its output."""
@@ -107,9 +110,18 @@ class Store:
             if done is not None and done.key == key:
                 return Folder("done", done, tuple(_damage(place, done)), done.contents, done.run)
             contents = _read(place / "started.json").get("contents")
-            return Folder("started", None, (), contents, begun_by(place))
+            run = begun_by(place)
+            return Folder("started", None, (), contents, run, place.name in self._failed_in(run))
         except OSError as failure:
             raise storage_error(failure, failure.filename or place) from failure
+
+    def _failed_in(self, run: str) -> frozenset[str]:
+        """The names of the folders of the steps that failed in a run, as far as its record is there."""
+        if run not in self._failed:
+            steps = _read(self.root / "runs" / run / "record.json").get("steps", []) if run else []
+            failed = (each.get("folder", "") for each in steps if each.get("status") == "failed")
+            self._failed[run] = frozenset(Path(folder).name for folder in failed)
+        return self._failed[run]
 
     def newest(self, kind: str, step: str) -> Done | None:
         """The last finished step of this kind and name, whatever its key."""

@@ -105,7 +105,7 @@ def made(rows: list[dict[str, Any]], files: dict[str, Any], status: str = "ok") 
 def test_a_verdict_says_what_came_of_doing_a_run_again(case: dict[str, Any]):
     before, after = case.get("files", ({}, {}))
     differences = [Difference(field, 1, 2, "tolerable", cause) for field, cause in case.get("differences", ())]
-    others = [made(rows, after) for rows in case.get("others", ())]
+    others = [made(rows, case.get("files of others", after)) for rows in case.get("others", ())]
     found = judged(made(case["old"], before, case.get("status", "ok")), made(case["new"], after), differences, others)
     assert {name: getattr(found, name) for name in case["expect"]} == case["expect"]
     assert found.is_good == (case["expect"]["kind"] in ("bit-identical", "within noise"))

@@ -60,6 +60,7 @@ def test_a_plan_is_shown_as_it_was_made_there_whatever_kinds_are_known_here():
         "when": "",
         "is_last": False,
         "changes": [],
+        "gpus": 1,
         "timeout_s": None,
     }  # as older sources have no such fields
     assert shown == {**made, "file": "p.yaml", "host": "lab", "chain": "ssh:lab/lxc:7", "steps": [step]}

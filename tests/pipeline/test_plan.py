@@ -174,7 +174,7 @@ def test_a_step_whose_condition_does_not_hold_is_left_out_and_so_is_what_needs_i
         "it runs only if host.gpus >= 8",
         "it needs train, which is left out",
     ]
-    assert [each.step.name for each in plan.steps if each.needs_gpu] == ["prewarm"]
+    assert [each.step.name for each in plan.steps if each.gpus] == ["prewarm"]
 
 
 def test_a_combination_that_is_left_out_takes_only_its_own_with_it(lab: Lab):
@@ -242,11 +242,20 @@ def test_a_damaged_done_file_counts_as_unfinished(ran: Lab):
     assert ran.statuses()["train"] == "resume"
 
 
+def test_a_step_that_failed_is_said_to_have_failed_and_where_its_record_is_gone_to_have_been_started(lab: Lab):
+    lab.run("train.fault=raise")
+    (run,) = lab.runs()
+    assert lab.why("train", "train.fault=raise") == (f"it failed in run {run.name}",)
+    assert lab.statuses("train.fault=raise")["train"] == "resume"
+    (run / "record.json").unlink()
+    assert lab.why("train", "train.fault=raise") == (f"it was started by run {run.name} and has not finished",)
+
+
 def test_a_host_that_is_not_reached_runs_everything_and_says_so(lab: Lab):
     plan = lab.plan("train.gpus=8", host="ssh:root@gpu1/pct:200")
     assert {each.status for each in plan.steps} == {"run"}
     assert plan.steps[1].why == ("what ssh:root@gpu1/pct:200 holds is not known until it is reached",)
-    assert [each.step.name for each in plan.steps if each.needs_gpu] == ["prewarm", "train"]
+    assert [each.step.name for each in plan.steps if each.gpus] == ["prewarm", "train"]
 
 
 def test_a_plan_is_a_pure_function(lab: Lab):

@@ -3,11 +3,9 @@ same."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from secrets import token_hex
@@ -18,7 +16,7 @@ import pytest
 from dflash import cli_replay, cli_train
 from dflash.compilation.signing import Signer
 from dflash.compilation.vault import Vault
-from dflash.errors import DataError, EnvironmentMismatch, UsageError
+from dflash.errors import Diverged, EnvironmentMismatch, UsageError
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.hosts.reach import reach
@@ -27,10 +25,10 @@ from dflash.pipeline.judging import judge, made_by
 from dflash.pipeline.plan import Plan
 from dflash.pipeline.record import load_record
 from dflash.pipeline.replay import replay_of, send_caches
-from dflash.pipeline.restoring import Restored, restored
+from dflash.pipeline.restoring import Restored
 from dflash.pipeline.schema import Pipeline
 from dflash.pipeline.show import show_record
-from dflash.pipeline.source import Origin, snapshot
+from dflash.pipeline.source import Origin
 from tests.compilation.caches import fill
 from tests.pipeline.lab import Lab
 
@@ -111,6 +109,43 @@ def test_a_replay_on_a_second_host_is_bit_identical_and_says_so_in_its_record(
     replay(short, "data", plan=True)
     assert "data.target.corpus.txt" in capsys.readouterr().out
     assert len(short.runs()) == 2
+
+
+def test_a_replay_that_is_another_or_can_not_be_compared_says_what_to_do_next(short: Lab):
+    assert short.run().exit_code == 0
+    (first,) = short.runs()
+    record = json.loads((first / "record.json").read_text())
+    record["provenance"]["artifacts"]["target"]["text.txt"]["sha256"] = "0" * 64
+    (first / "record.json").write_text(json.dumps(record))
+    with pytest.raises(Diverged, match=r"target/text\.txt is another") as told:
+        replay(short)
+    again = short.runs()[1].name
+    assert str(told.value.cure).startswith(f"./inv compare {first.name} {again} shows both; --noise 1 ")
+
+    shutil.rmtree(short.root / "runs")
+    short.file.write_text("name: quiet\nsteps:\n  - {name: check, uses: check}\n")
+    assert short.run().exit_code == 0
+    with pytest.raises(Diverged, match="neither of the runs made a file") as told:
+        replay(short)
+    assert str(told.value.cure).startswith("have a step leave what it finds in a file")
+
+
+def test_what_is_accepted_must_be_a_field_or_the_beginning_of_some(short: Lab):
+    assert short.run().exit_code == 0
+    for field in ("config", "config.steps.train", "gpus.driver", "data.target.that.only.the.host.has", "seeds"):
+        replay(short, field, plan=True)
+    with pytest.raises(UsageError) as told:
+        replay(short, "nofield", plan=True)
+    assert str(told.value).startswith("--accept: 'nofield' is no field that is compared; known ones, each with")
+    for typed, meant in (
+        ("gpus.drivr", "gpus.driver"),
+        ("config.step", "config.steps"),
+        ("data.target.", "data.target"),
+        ("artifacts", ""),
+    ):
+        with pytest.raises(UsageError, match=f"did you mean '{meant}'" if meant else "known ones"):
+            replay(short, typed, plan=True)
+    assert len(short.runs()) == 1
 
 
 def looked_at(lab: Lab, run: str) -> None:
@@ -212,58 +247,3 @@ def test_a_run_that_can_not_be_done_again_says_why(ran: Lab):
         replay(ran, plan=True)
     with pytest.raises(UsageError, match=r"a number of replays is at least 0"):
         replay(ran, noise=-1)
-
-
-def test_a_project_that_is_a_folder_of_a_larger_repository_is_restored_with_what_was_changed_in_it(tmp_path: Path):
-    top, run = tmp_path / "top", tmp_path / "run"
-    home = top / "a project"
-    (home / "dflash").mkdir(parents=True)
-    run.mkdir()
-    (top / "beside.txt").write_text("not of it\n")
-    (home / "dflash" / "one.py").write_text("one = 1\n")
-    for words in (
-        ("init", "-q"),
-        ("add", "."),
-        ("-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "-m", "first"),
-    ):
-        subprocess.run(["git", "-C", str(top), *words], check=True)
-    for content in ("one = 1\n", "one = 2\n"):
-        (home / "dflash" / "one.py").write_text(content)
-        snapshot(home)[1].keep(run)
-        with restored(run, home) as source:
-            assert (source.folder / "dflash" / "one.py").read_text() == content
-            assert sorted(path.name for path in source.folder.iterdir()) == ["dflash"]
-
-
-def test_a_source_whose_files_were_moved_and_removed_for_the_next_commit_is_restored_so(tmp_path: Path):
-    home, run = tmp_path / "project", tmp_path / "run"
-    (home / "dflash").mkdir(parents=True)
-    run.mkdir()
-    for name in ("one", "two", "three"):
-        (home / "dflash" / f"{name}.py").write_text(f"{name} = 1\n")
-    for words in (
-        ("init", "-q"),
-        ("add", "."),
-        ("-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "-m", "first"),
-        ("rm", "-q", "dflash/two.py"),
-        ("mv", "dflash/three.py", "dflash/four.py"),
-    ):
-        subprocess.run(["git", "-C", str(home), *words], check=True)
-    snapshot(home)[1].keep(run)
-    with restored(run, home) as source:
-        assert sorted(path.name for path in (source.folder / "dflash").iterdir()) == ["four.py", "one.py"]
-
-
-def test_a_patch_that_fits_no_commit_or_gives_another_source_is_never_run(ran: Lab):
-    (run,) = ran.runs()
-    told = json.loads((run / "source.json").read_text())
-    patch = b"diff --git a/no b/no\n--- a/no\n+++ b/no\n@@ -1 +1 @@\n-a\n+b\n"
-    (run / "source.patch").write_bytes(patch)
-    changed = {**told, "dirty": True, "patch": hashlib.sha256(patch).hexdigest()}
-    (run / "source.json").write_text(json.dumps(changed))
-    with pytest.raises(DataError, match=r"its source\.patch does not fit its commit: .*git apply"), restored(run):
-        pass
-    (run / "source.patch").unlink()
-    (run / "source.json").write_text(json.dumps({**told, "dirty": False, "patch": None, "digest": "0" * 16}))
-    with pytest.raises(DataError, match=r"give the source [0-9a-f]{16}, not 0{16}, which ran"), restored(run):
-        pass

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dflash.errors import DataError
-from dflash.pipeline.rows import Log, together
+from dflash.pipeline.rows import Course, Log, together
 
 
 def rows(*steps: int | None) -> list[dict[str, Any]]:
@@ -18,7 +19,7 @@ def rows(*steps: int | None) -> list[dict[str, Any]]:
 
 def met(*logs: list[dict[str, Any]]) -> list[tuple[int | None, ...]]:
     """By place, where in each log the row is that was found there."""
-    return [tuple(row and row["at"] for row in here) for here in together(logs)]
+    return [tuple(row and row["at"] for row in here) for here in together([Course(log) for log in logs])]
 
 
 def test_rows_of_one_step_meet_and_others_stand_alone():
@@ -33,8 +34,23 @@ def test_a_row_without_a_step_is_passed_over():
 
 def test_a_log_that_counts_anew_meets_another_phase_by_phase():
     assert met(rows(1, 2, 1, 2), rows(1, 2, 1, 2)) == [(0, 0), (1, 1), (2, 2), (3, 3)]
-    assert met(rows(1, 2, 1), rows(1, 2, 3)) == [(0, 0), (1, 1), (None, 2), (2, None)]
-    assert met(rows(5, 5), rows(5)) == [(0, 0), (1, None)]
+    assert met(rows(1, 2, 1, 2), rows(1, 2, 1)) == [(0, 0), (1, 1), (2, 2), (3, None)]
+
+
+def test_of_a_step_that_was_done_again_the_last_row_meets_that_of_another_log():
+    assert met(rows(1, 2, 1), rows(1, 2, 3)) == [(2, 0), (1, 1), (None, 2)]
+    assert met(rows(5, 5), rows(5)) == [(1, 0)]
+    assert met(rows(1, 3, None, 2, 4), rows(1, 2, 3, 4)) == [(0, 0), (3, 1), (1, 2), (4, 3)]
+    assert met(rows(1, 2, 3, 4, 3, 2, 3, 5), rows(1, 2, 3, 4, 5)) == [(0, 0), (5, 1), (6, 2), (3, 3), (7, 4)]
+    assert met(rows(3, 2, 1), rows()) == [(2, None), (1, None), (0, None)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log_in_any_order_is_gone_through_as_its_last_row_of_each_step(seed: int):
+    drawn = random.Random(seed)
+    log = rows(*(drawn.randrange(12) for _ in range(30)))
+    last = {row["step"]: row["at"] for row in log}
+    assert met(log, []) == [(last[step], None) for step in sorted(last)]
 
 
 def test_a_log_is_read_anew_each_time_and_no_further_than_asked(tmp_path: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,3 +97,27 @@ def test_a_comparison_is_a_table_for_people_and_a_document_for_programs(tmp_path
     assert lines[:2] == ["a: 20261129T163012-local", "b: 20261130T000000-local"]
     assert any(line.split() == ["30", "0.0333333", "0.0333333"] for line in lines)
     assert any(line.startswith("environment.torch  blocking  2.13.0  2.14.0") for line in lines)
+
+
+def test_files_of_a_step_that_two_runs_made_otherwise_are_named(tmp_path: Path):
+    def made(run: str, **files: str) -> dict[str, Any]:
+        steps = [{"name": name, "kind": "command", "status": "ok", "seconds": 1.0} for name in ("make", "more")]
+        artifacts = {"make": {name.replace("_", "."): {"sha256": content} for name, content in files.items()}}
+        if run == "b":
+            artifacts["more"] = {"alone.txt": {"sha256": "d"}}
+        return {**RECORD, "id": run, "steps": steps, "provenance": {"artifacts": artifacts}}
+
+    found = side_by_side(tmp_path, made("a", same_txt="a", out_txt="b" * 64), made("b", same_txt="a", new_txt="c" * 64))
+    assert json.loads(json.dumps(found.as_json()))["files"] == [
+        {"name": "make/new.txt", "a": None, "b": "c" * 64},
+        {"name": "make/out.txt", "a": "b" * 64, "b": None},
+    ]
+    show_comparison(found, stream := io.StringIO())
+    lines = [line.split() for line in stream.getvalue().splitlines()]
+    assert ["make/out.txt", "b" * 12, "none"] in lines
+    many = {f"f{number:02}": str(number) for number in range(14)}
+    other = {name: f"other {content}" for name, content in many.items()}
+    show_comparison(side_by_side(tmp_path, made("a", **many), made("b", **other)), stream := io.StringIO())
+    assert "make/f09" in stream.getvalue()
+    assert "make/f10" not in stream.getvalue()
+    assert "and 4 more" in stream.getvalue()

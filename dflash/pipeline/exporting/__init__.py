@@ -1,4 +1,4 @@
 """A pipeline as the YAML of another engine, which runs it whole, in one container of the pinned image.
 
-What is written here was checked against the engines' own schemas, and never run by them.
+The form of what is written here is held against the engines' own packages in the tests; it was never run by them.
 """

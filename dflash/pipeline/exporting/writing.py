@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+_MODELS = {"skypilot": "SkyPilot's own package", "jobset": "JobSet's own description"}
+
 
 class _Dumper(yaml.SafeDumper):
     pass
@@ -22,5 +24,6 @@ _Dumper.add_representer(str, _text)
 
 def written(documents: Sequence[Any], engine: str) -> str:
     """The documents as one file, which says what it is."""
-    head = f"# Made by ./inv export --to {engine}; checked against the engine's own schema, never run by it.\n"
+    tested = f"its form is tested against {_MODELS[engine]}, this file was neither checked nor run"
+    head = f"# Made by ./inv export --to {engine}; {tested}.\n"
     return head + yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
