@@ -125,7 +125,7 @@ def lift(record: dict[str, Any], kind: str, result: Mapping[str, Any]) -> None:
 def runs(root: Path) -> list[str]:
     """The ids of all runs that have a record, oldest first."""
     found = [path.parent.name for path in (root / "runs").glob("*/record.json")]
-    return sorted(found, key=_order)
+    return sorted(found, key=order)
 
 
 def is_run(root: Path, run: str) -> bool:
@@ -252,7 +252,8 @@ class Clock:
         return round(time.monotonic() - self._start, 3)
 
 
-def _order(run: str) -> tuple[str, int, str]:
+def order(run: str) -> tuple[str, int, str]:
+    """By which runs are sorted by when they began."""
     stamp, _, name = run.partition("-")
     number = re.search(r"-(\d+)$", name)
     return stamp, int(number[1]) if number else 1, name
