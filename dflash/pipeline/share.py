@@ -100,4 +100,4 @@ def _told(root: Path, run: str, step: Mapping[str, Any]) -> int | None:
                         return max(0, int(event["done"]) - 1)
     except OSError as failure:
         raise storage_error(failure, events) from failure
-    return int((step["result"] or {}).get("resumed_at", 0)) if step["status"] == "ok" else None
+    return int((step.get("result") or {}).get("resumed_at", 0)) if step["status"] == "ok" else None

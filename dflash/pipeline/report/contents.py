@@ -39,10 +39,10 @@ class Contents:
 
     record: Mapping[str, Any]
     trainings: Sequence[Training] = ()
-    lost: Sequence[tuple[Mapping[str, Any], Share]] = ()
     spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
     previous: Mapping[str, Any] | None = None
     differences: Sequence[Difference] = ()
+    lost: Sequence[tuple[Mapping[str, Any], Share]] = ()
 
 
 def gather(root: Path, record: Mapping[str, Any]) -> Contents:
@@ -69,7 +69,7 @@ def gather(root: Path, record: Mapping[str, Any]) -> Contents:
     ]
     lost = [(step, share) for step, _, share in shares if share.after and not share.last]
     previous = before(root, record)
-    return Contents(record, trainings, lost, spans, previous, compare(previous, record) if previous else ())
+    return Contents(record, trainings, spans, previous, compare(previous, record) if previous else (), lost)
 
 
 def metrics_of(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Path:
