@@ -28,7 +28,7 @@ from dflash.pipeline.plan import make_plan
 from dflash.pipeline.provenance.observing import Observing
 from dflash.pipeline.run import Outcome, execute
 from dflash.pipeline.steps import KINDS as STEPS
-from dflash.pipeline.store import Store
+from dflash.pipeline.store import PARTS, Store, note_part, parts_of
 from dflash.pipeline.view import Lines
 from tests.pipeline.lab import Lab, step_processes
 from tests.pipeline.sample_kinds import KINDS
@@ -194,9 +194,13 @@ def test_relative_inputs_are_brought_there_and_lie_as_they_do_here(lab: Lab):
 
 
 def test_the_folder_here_is_as_the_one_there_and_what_is_told_is_of_the_process_there(lab: Lab):
-    told = Told()
+    told, here = Told(), lab.root / "work" / "command" / "k"
+    here.mkdir(parents=True)
+    note_part(here, "a-run", 1)
     out = at_other_by(lab.root, "printf torn; rm of-before; touch \"$(printf 'two\\nlines \\377')\"", told)
-    assert [os.fsencode(each.name) for each in out.iterdir() if each.name != "scratch"] == [b"two\nlines \377"]
+    made = [each.name for each in out.iterdir() if each.name not in ("scratch", PARTS)]
+    assert [os.fsencode(name) for name in made] == [b"two\nlines \377"]
+    assert parts_of(out) == {"a-run": 1}
     (observed,) = told.events
     assert observed["event"] == "observed"
     assert "PYTHONPATH" in observed["observed"]["variables"]
