@@ -28,7 +28,7 @@ from dflash.pipeline.plan import make_plan
 from dflash.pipeline.provenance.observing import Observing
 from dflash.pipeline.run import Outcome, execute
 from dflash.pipeline.steps import KINDS as STEPS
-from dflash.pipeline.store import PARTS, Store, note_part, parts_of
+from dflash.pipeline.store import Store, note_part, parts_of
 from dflash.pipeline.view import Lines
 from tests.pipeline.lab import Lab, step_processes
 from tests.pipeline.sample_kinds import KINDS
@@ -115,10 +115,16 @@ def at_other(root: Path, told: Told | None = None, **more: Any) -> dict[str, Any
 
 
 def test_a_stop_reaches_it_and_what_it_saved_is_gone_on_with(lab: Lab):
-    with pytest.raises(KeyboardInterrupt):
-        at_other(lab.root, Told(lambda: os.kill(os.getpid(), signal.SIGINT)), steps=600, seconds=0.05)
-    assert step_processes(lab.root / "other") == []
     out = lab.root / "work" / "train" / "k"
+
+    def begun() -> None:
+        note_part(out, "a-run", 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        at_other(lab.root, Told(begun), steps=600, seconds=0.05)
+    assert step_processes(lab.root / "other") == []
+    assert parts_of(out) == {"a-run": 1}  # which is not known there
     assert [each.name for each in (lab.root / "other" / "hosted" / "train").iterdir()] == ["k.lock"]
     assert [each.name for each in (out / "scratch").iterdir()] == ["checkpoint"]  # nothing is to come home again
     saved = int((out / "scratch" / "checkpoint").read_text())
@@ -194,13 +200,9 @@ def test_relative_inputs_are_brought_there_and_lie_as_they_do_here(lab: Lab):
 
 
 def test_the_folder_here_is_as_the_one_there_and_what_is_told_is_of_the_process_there(lab: Lab):
-    told, here = Told(), lab.root / "work" / "command" / "k"
-    here.mkdir(parents=True)
-    note_part(here, "a-run", 1)
+    told = Told()
     out = at_other_by(lab.root, "printf torn; rm of-before; touch \"$(printf 'two\\nlines \\377')\"", told)
-    made = [each.name for each in out.iterdir() if each.name not in ("scratch", PARTS)]
-    assert [os.fsencode(name) for name in made] == [b"two\nlines \377"]
-    assert parts_of(out) == {"a-run": 1}
+    assert [os.fsencode(each.name) for each in out.iterdir() if each.name != "scratch"] == [b"two\nlines \377"]
     (observed,) = told.events
     assert observed["event"] == "observed"
     assert "PYTHONPATH" in observed["observed"]["variables"]
