@@ -22,7 +22,7 @@ from dflash.pipeline.redaction import Redaction, secrets_of, set_of
 from dflash.pipeline.retrying import AttemptFailed, tried
 from dflash.pipeline.schema import Step
 from dflash.pipeline.stopping import GRACE_S, Stopped, Stops, limits_after
-from dflash.pipeline.store import outputs_in
+from dflash.pipeline.store import note_part, outputs_in
 from dflash.pipeline.tail import Tail
 from dflash.pipeline.view import View, clock
 
@@ -48,7 +48,7 @@ class Job:
 class Attempts:
     """Makes the attempts of one run, in its folder. `hidden` are the names of all secrets, which only the steps that
     name them are given; `save` writes the record; `closing` is left when the run ends. `observed` is what each step's
-    process saw of itself."""
+    process saw of itself; `begun` are the steps that told of progress."""
 
     folder: Path
     lock: int
@@ -62,6 +62,7 @@ class Attempts:
     closing: contextlib.ExitStack
     shared: Forks | None = None
     observed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)
 
     def result(self, job: Job, noted: list[dict[str, Any]]) -> dict[str, Any] | None:
         """The step's result, after as many attempts as its policy allows; None when it was stopped. Each attempt is
@@ -127,6 +128,9 @@ class Attempts:
                     watch.heard()
                     what = event.pop("event")
                     if what == "progress":
+                        if name not in self.begun:
+                            note_part(job.out, self.folder.name, event["done"])
+                            self.begun.add(name)
                         self.events.progress(name, **event)
                         self.view.progress(name, event["done"], event["total"], event["metrics"])
                     elif what == "note":

@@ -95,7 +95,8 @@ _BY_STEP: tuple[Path, ...] = (
 _ONE_STEP = "only one of the pipelines has this step"
 
 _NEVER = re.compile(
-    r"source\.remote|environment\.(?:name|generation|min_driver)|config\.(?:text|overrides|argv|file|digest)"
+    r"source\.remote|environment\.(?:name|generation|min_driver|image\.(?:commit|builder\b.*))"
+    r"|config\.(?:text|overrides|argv|file|digest)"
     r"|config\.steps\.(?:.*\.)?seed"
     r"|variables\..*\.(?:PYTHONPATH|VIRTUAL_ENV|(?:DFLASH|MASTER|TORCHELASTIC|SLURM)_\w+|\w+_(?:DIR|HOME|CACHE|PTXAS_PATH))"
     r"|libraries\.(?:/.*/)?lib(?:cuda|nvidia-[\w-]+)\.so.*"

@@ -19,9 +19,10 @@ from dflash.hosts.reach import reach
 from dflash.pipeline import machines
 from dflash.pipeline.launchers import held
 from dflash.pipeline.launchers.post import own_word_of
+from dflash.pipeline.store import PARTS
 from dflash.pipeline.stream import Events
 
-_OWN = ("done.json", "started.json")
+_OWN = ("done.json", "started.json", PARTS)
 """Of a step's folder, what is the store's here."""
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ def lift(record: dict[str, Any], kind: str, result: Mapping[str, Any]) -> None:
 def runs(root: Path) -> list[str]:
     """The ids of all runs that have a record, oldest first."""
     found = [path.parent.name for path in (root / "runs").glob("*/record.json")]
-    return sorted(found, key=_order)
+    return sorted(found, key=order)
 
 
 def is_run(root: Path, run: str) -> bool:
@@ -198,10 +199,36 @@ def _read(path: Path, whole: bool) -> dict[str, Any]:
         raise storage_error(failure, path) from failure
     except ValueError:
         record = None
-    if not isinstance(record, dict) or not record.keys() >= _FIELDS or record["id"] != path.parent.name:
+    if not isinstance(record, dict) or record.get("id") != path.parent.name or not _is_sound(record):
         cure = "./inv runs lists the others; move this folder away to be rid of it"
         raise DataError("the record is damaged", where=str(path), cure=cure)
     return record
+
+
+def _is_sound(record: Mapping[str, Any]) -> bool:
+    """Whether there is, of what whoever reads a record relies on, all, and is of its kind."""
+    if not record.keys() >= _FIELDS or not isinstance(record["steps"], list):
+        return False
+    try:
+        datetime.fromisoformat(record["started"]).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return False
+    words = [record[name] for name in ("pipeline", "host", "status")]
+    numbers = [record["wall_s"], record["peak_rss_mb"]]
+    for step in record["steps"]:
+        if not isinstance(step, dict) or not isinstance(tries := step.get("attempts") or [], list):
+            return False
+        if not all(isinstance(each, dict) for each in tries):
+            return False
+        words += [step.get(name) for name in ("name", "kind", "status", "folder")]
+        numbers += [step.get("seconds")]
+        numbers += [each.get(name) or 0 for each in (step, *tries) for name in ("started", "seconds")]
+    return all(isinstance(each, str) for each in words) and all(_is_finite(each) for each in numbers)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether it is a number that a float can be: JSON's may be larger."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def _head(path: Path) -> bytes:
@@ -225,7 +252,8 @@ class Clock:
         return round(time.monotonic() - self._start, 3)
 
 
-def _order(run: str) -> tuple[str, int, str]:
+def order(run: str) -> tuple[str, int, str]:
+    """By which runs are sorted by when they began."""
     stamp, _, name = run.partition("-")
     number = re.search(r"-(\d+)$", name)
     return stamp, int(number[1]) if number else 1, name

@@ -8,6 +8,7 @@ starts with a dot, are the step's own affair (checkpoints it resumes from, cache
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -24,6 +25,7 @@ from dflash.pipeline.files import canonical, digest, file_digest
 _SCHEMA = 1
 _OBSERVED = "observed.json"
 _OWN = ("done.json", "started.json", _OBSERVED)
+PARTS = ".parts.jsonl"
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,25 @@ def _read_done(place: Path) -> Done | None:
         return Done(**{name: each for name, each in value.items() if name in known})
     except (KeyError, TypeError):
         return None
+
+
+def note_part(place: Path, run: str, first: int) -> None:
+    """Note that a run began its part of the step with this folder: it tells that `first` units are done. Raises
+    OSError."""
+    with (place / PARTS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"run": run, "first": first}) + "\n")
+
+
+def parts_of(place: Path) -> dict[str, int]:
+    """The runs that made progress with the step with this folder, in that order, and the first that each told of.
+    Raises OSError."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for line in (place / PARTS).read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line
+                part = json.loads(line)
+                found.setdefault(str(part["run"]), int(part["first"]))
+    return found
 
 
 def begun_by(place: Path) -> str:

@@ -32,7 +32,7 @@ from dflash.pipeline.plan import make_plan
 from dflash.pipeline.provenance.observing import Observing
 from dflash.pipeline.run import Outcome, execute
 from dflash.pipeline.steps import KINDS as STEPS
-from dflash.pipeline.store import Store
+from dflash.pipeline.store import Store, note_part, parts_of
 from dflash.pipeline.view import Lines
 from tests.lab.service import wait_until
 from tests.pipeline.lab import Lab, step_processes
@@ -120,10 +120,16 @@ def at_other(root: Path, told: Told | None = None, **more: Any) -> dict[str, Any
 
 
 def test_a_stop_reaches_it_and_what_it_saved_is_gone_on_with(lab: Lab):
-    with pytest.raises(KeyboardInterrupt):
-        at_other(lab.root, Told(lambda: os.kill(os.getpid(), signal.SIGINT)), steps=600, seconds=0.05)
-    assert step_processes(lab.root / "other") == []
     out = lab.root / "work" / "train" / "k"
+
+    def begun() -> None:
+        note_part(out, "a-run", 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        at_other(lab.root, Told(begun), steps=600, seconds=0.05)
+    assert step_processes(lab.root / "other") == []
+    assert parts_of(out) == {"a-run": 1}  # which is not known there
     assert [each.name for each in (lab.root / "other" / "hosted" / "train").iterdir()] == ["k.lock"]
     assert [each.name for each in (out / "scratch").iterdir()] == ["checkpoint"]  # nothing is to come home again
     saved = int((out / "scratch" / "checkpoint").read_text())

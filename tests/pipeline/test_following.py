@@ -182,6 +182,20 @@ def test_what_several_steps_of_a_kind_made_comes_home_by_their_names(
     assert {name: text for name, text in found.items() if name.startswith(("metrics", "usage", "export"))} == home
 
 
+def test_by_what_an_image_was_built_is_added_to_a_record_that_comes_home(away: Errand, tmp_path: Path):
+    known, tools = {"digest": f"sha256:{'d' * 64}"}, {"buildkit": "v0.25.0"}
+    build = tmp_path / "build" / "train-cu130" / ("d" * 64)
+    build.mkdir(parents=True)
+    told = {"commit": "c" * 40, "base": {"digest": "sha256:b"}, "tools": tools}
+    (build / "record.json").write_text(json.dumps(told))
+    Path(away.folder).mkdir(parents=True)
+    record = {"steps": [], "provenance": {"environment": {"lock": "l", "image": known}}}
+    (Path(away.folder) / "record.json").write_text(json.dumps(record))
+    fetch(away, Job(away.job, "ended", status=0), tmp_path / "runs" / "r")
+    found = json.loads((tmp_path / "runs" / "r" / "record.json").read_text())["provenance"]["environment"]
+    assert found == {"lock": "l", "image": {**known, "commit": "c" * 40, "base": "sha256:b", "builder": tools}}
+
+
 def test_what_a_run_on_another_machine_runs_in_is_not_said_before_it_is_known(lab: Lab):
     record = new_record("r", lab.plan(host="ssh:gpu1"), lab.root, {"commit": "c" * 40, "dirty": False})
     assert (record["lock_id"], record["python"], record["torch"], record["commit"]) == (None, None, None, "c" * 40)

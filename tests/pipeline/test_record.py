@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from typing import Any
 
 import pytest
 
-from dflash.errors import UsageError
+from dflash.errors import DataError, UsageError
 from dflash.pipeline.record import listed, load_record, runs
 from dflash.pipeline.resuming import unfinished
 from tests.pipeline.lab import Lab
@@ -42,6 +43,62 @@ def test_a_record_that_was_cut_off_is_damaged_however_little_of_it_is_read(ran: 
     (run / "record.json").write_text(text[:cut])
     for whole in (True, False):
         assert [each["status"] for each in listed(ran.root, whole=whole)] == ["damaged"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"started": ""},
+        {"started": None},
+        {"started": 7},
+        {"started": "0001-01-01T00:00:00"},
+        {"wall_s": None},
+        {"wall_s": "1"},
+        {"wall_s": math.inf},
+        {"wall_s": math.nan},
+        {"wall_s": 10**400},
+        {"peak_rss_mb": None},
+        {"status": None},
+        {"host": 1},
+        {"pipeline": []},
+    ],
+    ids=str,
+)
+def test_a_record_with_what_is_not_of_its_kind_is_damaged_and_hides_no_other_run(ran: Lab, wrong: dict[str, Any]):
+    (name,) = many(ran, 1, **{"status": "running", **wrong})
+    for whole in (True, False):
+        assert [each["status"] for each in listed(ran.root, whole=whole)] == ["damaged", "ok"]
+    with pytest.raises(DataError, match=rf"{name}/record\.json: the record is damaged"):
+        load_record(ran.root, name)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        None,
+        {},
+        [{}],
+        [None],
+        [{"name": "train", "kind": "train", "status": "running", "folder": "work/train/1", "seconds": None}],
+        [{"name": "train", "kind": "train", "status": "ok", "folder": "work/train/1", "seconds": 1.0, "attempts": [1]}],
+        [
+            {
+                "name": "train",
+                "kind": "train",
+                "status": "ok",
+                "folder": "work/train/1",
+                "seconds": 1.0,
+                "started": "now",
+            }
+        ],
+    ],
+    ids=str,
+)
+def test_a_record_with_steps_that_are_none_is_damaged_to_whoever_reads_them(ran: Lab, steps: Any):
+    (name,) = many(ran, 1, steps=steps, status="running")
+    assert [each["status"] for each in listed(ran.root)] == ["damaged", "ok"]
+    with pytest.raises(DataError, match="the record is damaged"):
+        load_record(ran.root, name)
 
 
 def test_thousands_of_runs_are_listed_in_a_moment(ran: Lab):

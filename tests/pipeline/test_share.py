@@ -25,14 +25,25 @@ from dflash.pipeline.report.tracking import lines_of
 from dflash.pipeline.share import Share, own_share
 from dflash.pipeline.show import show_comparison
 from dflash.pipeline.sidebyside import side_by_side
+from dflash.pipeline.store import note_part
+from dflash.training.checkpoints import name_of
 from tests.pipeline.lab import none_left
-from tests.pipeline.trainings import tiny
+from tests.pipeline.trainings import HOLD, tiny
 
-STEPS, EVERY = 600, 20
+STEPS, EVERY = 120, 20
+
+_MAIN = """
+import sys
+import dflash.pipeline.kinds as kinds
+kinds.DEFAULT_KINDS = "tests.pipeline.trainings:HELD"
+kinds.load_kinds.__defaults__ = (kinds.DEFAULT_KINDS,)
+from dflash.cli import main
+main(sys.argv[1:])
+"""
 
 
 def inv(folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-B", "-m", "dflash", *words, "--root", str(folder), "--json"]
+    command = [sys.executable, "-B", "-c", _MAIN, *words, "--root", str(folder), "--json"]
     known = {**os.environ, "PYTHONPATH": str(HOME)}
     return subprocess.Popen(
         command,
@@ -52,34 +63,27 @@ def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
     return told
 
 
-def killed(folder: Path, *words: str) -> str:
-    """Start a run, and kill it when its training has come past a checkpoint; its id."""
-    before = set((folder / "runs").iterdir()) if (folder / "runs").exists() else set()
+def killed(folder: Path, last: int, *words: str) -> str:
+    """Start a run, and kill it when its training has done `last` steps, and kept a checkpoint of those that it was due
+    to; its id."""
+    (folder / HOLD).write_text(str(last))
     process, until = inv(folder, *words), time.monotonic() + 300
-    while True:
+    saved = f"work/train/*/scratch/checkpoints/{name_of(last // EVERY * EVERY)}"
+    while not (list(folder.glob(saved)) and logged(folder) == last):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until
-        for run in set((folder / "runs").iterdir()) - before if (folder / "runs").exists() else ():
-            steps = told(folder, run.name)
-            if steps and logged(folder) > steps[0] + EVERY:
-                process.send_signal(signal.SIGKILL)
-                process.communicate()
-                assert none_left(folder)
-                return run.name
-        time.sleep(0.01)
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert none_left(folder)
+    (folder / HOLD).unlink()
+    return sorted(each.name for each in (folder / "runs").iterdir())[-1]
 
 
 def logged(folder: Path) -> int:
     """The last step of the training's log."""
     (log,) = (folder / "work" / "train").glob("*/metrics.jsonl")
     return int(read_jsonl(log)[-1]["step"])
-
-
-def told(folder: Path, run: str) -> list[int]:
-    """The steps of its training that a run has told of."""
-    log = folder / "runs" / run / "events.jsonl"
-    events = read_jsonl(log) if log.exists() else []
-    return [each["done"] for each in events if (each["event"], each.get("step")) == ("progress", "train")]
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +94,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str,
     words = [f"{number} and {number} is {2 * number}, which is even, as any sum of two equals" for number in range(64)]
     talk = [[{"role": "user", "content": "And?"}, {"role": "assistant", "content": text}] for text in words]
     (folder / "talk.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in talk))
-    first = killed(folder, "train", "--pipeline", "tiny.yaml")
-    second = killed(folder, "resume")
+    first = killed(folder, 50, "train", "--pipeline", "tiny.yaml")
+    second = killed(folder, 90, "resume")
     third = ended(inv(folder, "resume"))["id"]
     return folder, [load_record(folder, run) for run in (first, second, third)]
 
@@ -106,42 +110,29 @@ def step_of(record: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def resumed_at(folder: Path, record: dict[str, Any]) -> int:
-    """The checkpoint that a run went on from, as the trainer says."""
-    notes = [
-        each["message"] for each in read_jsonl(folder / "runs" / record["id"] / "events.jsonl") if "message" in each
-    ]
-    (found,) = [match[1] for note in notes if (match := re.match(rf"train: resumed at step (\d+) of {STEPS}", note))]
-    return int(found)
-
-
 def test_a_run_s_share_ends_where_the_next_went_on(runs: tuple[Path, list[dict[str, Any]]]):
     folder, records = runs
     first, second, third = (record["id"] for record in records)
-    one, other = (resumed_at(folder, record) for record in records[1:])
-    assert 0 < one < other < STEPS
     assert shares(folder, records) == [
-        Share(0, None, one, second),
-        Share(one, first, other, third),
-        Share(other, second, None, None),
+        Share(0, None, False, 40, second, True),
+        Share(40, first, False, 80, third, True),
+        Share(80, second, True),
     ]
 
 
 def test_a_report_and_a_comparison_show_no_rows_of_a_later_run(runs: tuple[Path, list[dict[str, Any]]]):
     folder, records = runs
-    one, other = (resumed_at(folder, record) for record in records[1:])
     pages = [page(gather(folder, record)) for record in records]
-    leads = [re.findall(r"<p class=.lead.>((?:Step|The log).*?)</p>", html) for html in pages]
     first, second, third = (record["id"] for record in records)
-    assert leads == [
-        [f"The log after step {one} is of run {second}, which went on from there, and is in its report."],
+    assert [leads(html) for html in pages] == [
+        [f"The log after step 40 is of run {second}, which went on from there, and is in its report."],
         [
-            f"Steps 1 to {one} are of run {first}, with which this run went on. The log after step {other} is of run "
-            f"{third}, which went on from there, and is in its report."
+            f"Steps 1 to 40 were done before, by run {first}. The log after step 80 is of run {third}, which went on "
+            "from there, and is in its report."
         ],
-        [f"Steps 1 to {other} are of run {second}, with which this run went on."],
+        [f"Steps 1 to 80 were done before, by run {second} and those that it went on with."],
     ]
-    lasts = [one, other, STEPS]
+    lasts = [40, 80, STEPS]
     assert [gather(folder, each).trainings[0].samples.last["step"] for each in records] == lasts
     assert [len(list(made_by(folder, each).rows["train"])) for each in records] == lasts
     for record, last in zip(records, lasts, strict=True):
@@ -154,7 +145,7 @@ def test_a_report_and_a_comparison_show_no_rows_of_a_later_run(runs: tuple[Path,
     rows = metrics_of(folder, records[2], step_of(records[2])).read_text()
     (folder / "work" / "train" / "other" / "metrics.jsonl").write_text(rows)
     (met,) = side_by_side(folder, records[0], alone).trainings.values()
-    assert met[-1].step == one
+    assert met[-1].step == 40
     show_comparison(side_by_side(folder, records[0], records[2]), stream := io.StringIO())
     assert "train: both have the same log" in stream.getvalue()
 
@@ -172,14 +163,62 @@ def test_a_run_that_came_to_no_step_shows_none_of_those_that_others_did(
     assert gather(folder, other).trainings[0].samples.last["step"] == STEPS
 
 
-def test_a_run_whose_later_one_is_gone_shows_no_more_than_it_told_of(runs: tuple[Path, list[dict[str, Any]]]):
+def leads(html: str) -> list[str]:
+    return re.findall(r"<p class=.lead.>((?:Step|The log|Run).*?)</p>", html)
+
+
+def test_a_run_whose_later_one_is_gone_shows_its_own_rows_alone_and_names_no_report_of_that(
+    runs: tuple[Path, list[dict[str, Any]]],
+):
     folder, records = runs
-    third = folder / "runs" / records[2]["id"]
-    third.rename(folder / "away")
+    second = folder / "runs" / records[1]["id"]
+    second.rename(folder / "away")
     try:
-        (share,) = shares(folder, records[:1])
+        assert shares(folder, [records[0], records[2]]) == [
+            Share(0, None, False, 40, second.name),
+            Share(80, second.name, True),
+        ]
+        html = page(gather(folder, records[0]))
     finally:
-        (folder / "away").rename(third)
-    assert share.after == third.name
-    assert share.last
-    assert 1 <= share.last < 2 * EVERY
+        (folder / "away").rename(second)
+    assert leads(html) == [f"The log after step 40 is of run {second.name}, which went on from there."]
+
+
+A, B, C, D = (f"2026010{day}T000000-tiny" for day in (1, 2, 3, 4))
+
+
+def share_of(root: Path, run: str, parts: dict[str, int], **more: Any) -> Share:
+    """The share in a log whose folder notes these runs, by their first step."""
+    folder = root / "work" / "train" / "1"
+    folder.mkdir(parents=True)
+    for name, first in parts.items():
+        note_part(folder, name, first)
+    step = {"name": "train", "kind": "train", "status": "failed", "folder": "work/train/1", "result": None, **more}
+    return own_share(root, {"id": run, "steps": [step]}, step, folder / "metrics.jsonl")
+
+
+def test_a_run_that_went_on_when_all_steps_were_done_has_none_of_them(tmp_path: Path):
+    found = share_of(tmp_path, C, {A: 1}, status="ok", resumes=B, result={"resumed_at": 80})
+    assert found == Share(80, A)
+    assert str(found) == f"Steps 1 to 80 were done before, by run {A}."
+    assert share_of(tmp_path / "other", A, {A: 1}, status="ok", result={"resumed_at": 0}) == Share(0)
+
+
+def test_a_run_that_retried_has_its_steps_from_the_first_try_on(tmp_path: Path):
+    assert share_of(tmp_path, B, {A: 1, B: 21}, status="ok", resumes=A, result={"resumed_at": 60}) == Share(20, A)
+
+
+def test_steps_are_of_nobody_whose_were_all_done_again(tmp_path: Path):
+    assert share_of(tmp_path, C, {A: 1, B: 1, C: 21}, resumes=B) == Share(20, B)
+    assert share_of(tmp_path / "other", A, {A: 1, B: 41, C: 21, D: 21}) == Share(0, None, False, 20, D)
+
+
+def test_a_report_says_who_began_a_training_anew(runs: tuple[Path, list[dict[str, Any]]], tmp_path: Path):
+    _, records = runs
+    share_of(tmp_path, A, {A: 1, B: 1})
+    (tmp_path / "work" / "train" / "1" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
+    record = json.loads(json.dumps(records[0] | {"id": A}))
+    step_of(record)["folder"] = "work/train/1"
+    html = page(gather(tmp_path, record))
+    assert leads(html) == [f"Run {B} began it anew, in the same folder."]
+    assert html.count("<h2>Training</h2>") == 1

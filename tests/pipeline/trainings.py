@@ -1,6 +1,16 @@
-"""A whole training that takes seconds, as a pipeline's file."""
+"""A whole training that takes seconds, as a pipeline's file, and one that waits where it is told to."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dflash.pipeline.kinds import StepInputs
+from dflash.pipeline.steps import KINDS
+from dflash.progress import Progress
 
 _CHECK = """\
   - name: check
@@ -42,3 +52,30 @@ def tiny(steps: int, checkpoint_every: int = 10, *, compiles: bool = False, is_w
     more = f"      steps: {steps}\n      checkpoint_every: {checkpoint_every}\n      compile: {str(compiles).lower()}\n"
     parts = (_CHECK, _TRAINING + more, _EXPORT) if is_whole else (_TRAINING + more,)
     return "name: tiny\nsteps:\n" + "".join(parts)
+
+
+HOLD = "hold"
+"""A file of a root that names the step after which trainings there wait; the log has its row then."""
+
+
+@dataclass
+class _Held:
+    """Keeps whoever tells of its progress waiting; it is a thread of the training, which goes no further."""
+
+    progress: Progress
+    file: Path
+
+    def update(self, done: int, total: int, metrics: Mapping[str, Any] | None = None) -> None:
+        self.progress.update(done, total, metrics)
+        while self.file.exists() and done >= int(self.file.read_text()):
+            time.sleep(0.02)
+
+    def note(self, message: str) -> None:
+        self.progress.note(message)
+
+
+def _train(step: StepInputs) -> dict[str, Any]:
+    return KINDS["train"].run(replace(step, progress=_Held(step.progress, step.root / HOLD)))
+
+
+HELD = {**KINDS, "train": replace(KINDS["train"], run=_train)}

@@ -75,15 +75,15 @@ class SlurmLauncher:
         words = [sys.executable, "-m", "dflash.training.slurmtask", str(request)]
         command = submission(self._declared, queue.name, job.config, folder, words, stop)
         try:
-            number = _found(queue, progress)
+            before = _found(queue, progress)
             while True:
-                number = number or _submitted(queue, command, progress)
-                following = _Following(job, queue, number, folder, progress)
+                number = before or _submitted(queue, command, progress)
+                following = _Following(job, queue, number, folder, progress, is_behind=bool(before))
                 result = following.result()
                 if result is not None:
                     return result
                 progress.note(f"job {number} was told to end by Slurm, and has saved what it had")
-                number = None
+                before = None
         except BaseException:
             queue.cancel()
             raise
@@ -117,20 +117,28 @@ def _submitted(queue: Queue, command: list[str], progress: Progress) -> str:
 
 
 class _Following:
-    """One job, from its place in the queue to its end."""
+    """One job, from its place in the queue to its end. `is_behind`: it was there already, and what it has told so far,
+    somebody else was told: of its progress the newest is enough."""
 
-    def __init__(self, job: TrainingJob, queue: Queue, number: str, folder: Path, progress: Progress) -> None:
+    def __init__(
+        self, job: TrainingJob, queue: Queue, number: str, folder: Path, progress: Progress, *, is_behind: bool
+    ) -> None:
         self._job, self._queue, self._number, self._progress = job, queue, number, progress
         self._logs = RankLogs(folder, number, job.config.topology.size)
         self._told = Told(self, hung=self._hangs)
         self._hung_at = self._stopped_at = float("inf")
         self._came_further = False
+        self._is_behind = is_behind
+        self._newest: tuple[int, int, Mapping[str, Metric] | None] | None = None
         self._standing = Job("PENDING")
         self._answered = self._said = time.monotonic()
 
     def update(self, done: int, total: int, metrics: Mapping[str, Metric] | None = None) -> None:
         self._came_further = True
-        self._progress.update(done, total, metrics)
+        if self._is_behind:
+            self._newest = done, total, metrics
+        else:
+            self._progress.update(done, total, metrics)
 
     def note(self, message: str) -> None:
         self._progress.note(message)
@@ -157,6 +165,10 @@ class _Following:
         for rank, line in self._logs.new():
             if not self._told.hear(line):
                 print(f"[{rank}] {line}", file=sys.stderr, flush=True)
+        self._is_behind = False
+        if self._newest:
+            self._progress.update(*self._newest)
+            self._newest = None
 
     def _hangs(self) -> None:
         self._hung_at = time.monotonic()

@@ -36,13 +36,14 @@ class Training:
 @dataclass(frozen=True)
 class Contents:
     """All that a page shows. `spans` are by step; `previous` is the record of the run of the same pipeline before, from
-    which this one has the `differences`."""
+    which this one has the `differences`. `lost` are the trainings of which a later run has written the whole log."""
 
     record: Mapping[str, Any]
     trainings: Sequence[Training] = ()
     spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
     previous: Mapping[str, Any] | None = None
     differences: Sequence[Difference] = ()
+    lost: Sequence[tuple[Mapping[str, Any], Share]] = ()
 
 
 def gather(root: Path, record: Mapping[str, Any]) -> Contents:
@@ -53,6 +54,8 @@ def gather(root: Path, record: Mapping[str, Any]) -> Contents:
     began = _began(folder / "events.jsonl") if old else {}
     spans = {step["name"]: spans_of(step, began.get(step["name"]), until) for step in steps}
     topologies = _topologies(folder / "plan.json")
+    logs = [(step, metrics_of(root, record, step)) for step in steps if step["kind"] == "train"]
+    shares = [(step, log, own_share(root, record, step, log)) for step, log in logs]
     trainings = [
         Training(
             step,
@@ -63,14 +66,12 @@ def gather(root: Path, record: Mapping[str, Any]) -> Contents:
             share,
             topologies.get(step["name"], {}).get("target_gpus", 1),
         )
-        for step in steps
-        if step["kind"] == "train"
-        for log in [metrics_of(root, record, step)]
-        for share in [own_share(root, record, step, log)]
+        for step, log, share in shares
         if (samples := load_samples(log, share.last))
     ]
+    lost = [(step, share) for step, _, share in shares if share.after and not share.last]
     previous = before(root, record)
-    return Contents(record, trainings, spans, previous, compare(previous, record) if previous else ())
+    return Contents(record, trainings, spans, previous, compare(previous, record) if previous else (), lost)
 
 
 def metrics_of(root: Path, record: Mapping[str, Any], step: Mapping[str, Any]) -> Path:

@@ -27,6 +27,7 @@ def page(contents: Contents) -> str:
             _section(_title("Training", each.step, contents), parts.lead(str(each.share)) + curves(each, record))
             for each in contents.trainings
         ),
+        *(_section(_title("Training", step, contents), parts.lead(str(share))) for step, share in contents.lost),
         *_evaluations(contents),
         *_caches(contents),
         _section("Steps", _card(parts.steps(record["steps"]), "wide")),

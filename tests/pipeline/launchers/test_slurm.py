@@ -213,6 +213,20 @@ def test_a_job_that_is_put_back_while_it_ends_is_followed(tmp_path: Path, play: 
     assert notes.notes[:2] == ["job 18 is just ending: that is waited for", "job 18 is there already"]
 
 
+def test_of_the_steps_that_a_job_did_before_it_was_found_the_last_alone_is_told(
+    tmp_path: Path, play: Callable[..., None]
+):
+    """They are of the run that submitted it."""
+    standing = 'echo "JobId=18 JobState=$(test -e asked && echo COMPLETED || echo RUNNING) Restarts=0"; touch asked'
+    play(squeue="echo 18 RUNNING", sbatch="exit 1", scontrol=standing)
+    updates = [{"dflash": "update", "done": done, "total": 5, "metrics": {}} for done in (1, 2, 3, 4, 5)]
+    log_of(tmp_path, 0, *updates[:3])
+    log_of(tmp_path, 1)
+    notes = Watching(lambda done: log_of(tmp_path, 0, *updates, RESULT) if done == 3 else None)
+    assert launch(tmp_path, notes) == {"step": 6}
+    assert [done for done, _ in notes.steps] == [3, 4, 5]
+
+
 @pytest.mark.parametrize("first", ["n1: task 0: Exited with exit code 1", "n1: task 0: Aborted (core dumped)"])
 def test_a_worker_that_dies_of_the_end_of_one_that_was_told_to_is_no_failure(
     tmp_path: Path, play: Callable[..., None], first: str

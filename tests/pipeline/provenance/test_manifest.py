@@ -12,6 +12,7 @@ import pytest
 
 from dflash.errors import UsageError
 from dflash.pipeline.keys import HOME
+from dflash.pipeline.provenance import manifest
 from dflash.pipeline.provenance.environment import environment
 from dflash.pipeline.provenance.lines import kept
 from dflash.pipeline.provenance.manifest import begun
@@ -73,6 +74,19 @@ def test_data_is_known_by_its_content_and_overrides_as_they_were_given(lab: Lab,
     assert made["data"] == {"target": {"corpus": digest, "corpus.txt": digest}}
     assert made["config"]["overrides"] == ["train.steps=7"]
     assert made["config"]["steps"]["train"]["steps"] == 7
+
+
+def test_a_run_in_an_image_keeps_by_what_that_was_built(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    known, tools = {"digest": f"sha256:{'d' * 64}"}, {"buildkit": "v0.25.0"}
+    around = {**environment(), "image": known}
+    monkeypatch.setattr(manifest, "environment", lambda: dict(around))  # which is at /opt/env
+    assert begun(lab.plan(), lab.root, "kinds", {})["environment"]["image"] == known
+    build = lab.root / "build" / "train-cu130" / ("d" * 64)
+    build.mkdir(parents=True)
+    told = {"commit": "c" * 40, "base": {"digest": "sha256:b"}, "tools": tools}
+    (build / "record.json").write_text(json.dumps(told))
+    image = begun(lab.plan(), lab.root, "kinds", {})["environment"]["image"]
+    assert image == {**known, "commit": "c" * 40, "base": "sha256:b", "builder": tools}
 
 
 ONE = "name: one\nsteps:\n  - {name: target, uses: target}\n"
