@@ -18,6 +18,7 @@ import dflash
 from dflash.atomic import sha256
 from dflash.environments.installed import parse_stamp
 from dflash.errors import StepFailed, UsageError, storage_error
+from dflash.pipeline.changes import changes
 from dflash.pipeline.files import canonical, digest, file_digest
 from dflash.pipeline.provenance.packages import packages
 from dflash.pipeline.schema import Pipeline, Step, borrowed, error_at
@@ -40,36 +41,6 @@ class Surroundings:
     fingerprints: Mapping[str, Mapping[str, str]]  # step -> outside input -> hash
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # step -> file of its `inputs` -> hash
     apart: str = ""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A field that differs between a step's key as it was and as it is, by its path; ABSENT on the side that has none.
-
-    `str()` is how a person reads it: `config.steps: 5 -> 7`.
-    """
-
-    field: str
-    old: Any
-    new: Any
-
-    def __str__(self) -> str:
-        if self.old is ABSENT:
-            return f"{self.field}: added, {_short(self.new)}"
-        if self.new is ABSENT:
-            return f"{self.field}: removed, was {_short(self.old)}"
-        return f"{self.field}: {_short(self.old)} -> {_short(self.new)}"
-
-    def as_json(self) -> dict[str, Any]:
-        """For a program, to which null stands for a side that has none."""
-        return {
-            "field": self.field,
-            "old": None if self.old is ABSENT else self.old,
-            "new": None if self.new is ABSENT else self.new,
-        }
-
-
-ABSENT: Any = object()
 
 
 def stamped_lock(prefix: Path = Path(sys.prefix)) -> str:
@@ -272,28 +243,3 @@ def key_fields(step: Step, pipeline: Pipeline, surroundings: Surroundings, keys:
 def key_of(fields: Mapping[str, Any]) -> str:
     """SHA-256 of the fields. The attempt is no field: a second attempt's result is as good."""
     return digest(canonical(fields))
-
-
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """What changed between two steps' fields, in the order of the fields."""
-    before, after = _flat(old), _flat(new)
-    pairs = {path: (before.get(path, ABSENT), after.get(path, ABSENT)) for path in [*after, *before]}
-    return [Change(path, *pair) for path, pair in pairs.items() if pair[0] != pair[1]]
-
-
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    if isinstance(value, Mapping) and value:
-        return {
-            inner: leaf
-            for name, each in value.items()
-            for inner, leaf in _flat(each, f"{path}.{name}" if path else str(name)).items()
-        }
-    return {path: value} if path and value != {} else {}
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, str):
-        is_hash = len(value) == 64 and not set(value) - set("0123456789abcdef")
-        text = value[:12] if is_hash else value or "none"
-        return text if len(text) <= 60 else text[:57] + "..."
-    return canonical(value)[:60]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dflash.hosts.inventory import Host
-from dflash.pipeline.keys import HOME, Change, Surroundings, changes, keyed
+from dflash.pipeline.changes import Change, changes
+from dflash.pipeline.keys import HOME, Surroundings, keyed
 from dflash.pipeline.machines import layouts_of
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.schema import Pipeline, Step
