@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import os
 import platform
@@ -17,9 +18,10 @@ from typing import Any
 import dflash
 from dflash.atomic import sha256
 from dflash.environments.installed import parse_stamp
-from dflash.errors import StepFailed, UsageError, storage_error
+from dflash.errors import DFlashError, StepFailed, UsageError, storage_error
 from dflash.pipeline.changes import changes
 from dflash.pipeline.files import canonical, digest, file_digest
+from dflash.pipeline.matrix import declared_name
 from dflash.pipeline.provenance.packages import packages
 from dflash.pipeline.schema import Pipeline, Step, borrowed, error_at
 from dflash.validation import plain
@@ -89,10 +91,27 @@ def _fingerprints(pipeline: Pipeline) -> dict[str, dict[str, str]]:
         config, fields = plain(step.kind.config, step.config), step.kind.fingerprint_of
         of = step.kind.name, canonical(config if fields is None else [config[name] for name in fields])
         if of not in taken:
-            taken[of] = step.kind.fingerprint(step.config)
+            try:
+                taken[of] = step.kind.fingerprint(step.config)
+            except (DFlashError, OSError) as failure:
+                raise _placed(failure, step, pipeline) from failure
         is_elsewhere = bool(step.host and taken[of] and fields == ())
         found[step.name] = taken[of] | ({"host": str(step.host)} if is_elsewhere else {})
     return found
+
+
+def _placed(caught: DFlashError | OSError, step: Step, pipeline: Pipeline) -> DFlashError:
+    """The failure to read what a setting names, with that setting and its place."""
+    failure = storage_error(caught) if isinstance(caught, OSError) else caught
+    for path in step.kind.paths:
+        name = functools.reduce(getattr, path.split("."), step.config)
+        if name and failure.where and str(Path(failure.where)).startswith(str(Path(name))):
+            setting = f"{declared_name(step.name)}.{path}"
+            place = error_at(pipeline, step, ("with", *path.split(".")), "", None).where
+            failure.where = f"{place}: {setting}: {failure.where}"
+            failure.cure = f"{failure.cure}, or name another: --set {setting}=PATH"
+            break
+    return failure
 
 
 def require_unchanged(step: Step, pipeline: Pipeline, fields: Mapping[str, Any], home: Path = HOME) -> None:
@@ -135,7 +154,7 @@ def _files(step: Step, pipeline: Pipeline, home: Path, known: dict[Path, str]) -
         files = files_of(pattern, home)
         if not files:
             cure = "check it: what is relative begins in the project's folder; or remove it"
-            raise error_at(pipeline, step, "inputs", pattern, f"no file matches {pattern!r}", cure)
+            raise error_at(pipeline, step, ("inputs",), f"no file matches {pattern!r}", cure, pattern)
         for file in files:
             if file not in known:
                 known[file] = sha256(file)

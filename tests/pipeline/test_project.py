@@ -49,7 +49,9 @@ def count(lab: Lab) -> Lab:
 
 def order(lab: Lab) -> Order:
     host = Host("there", parse_chain("local"), str(lab.root / "far"))
-    return Order(load_pipeline(lab.file, KINDS), (), host, HOME / "envs" / "local", check=lambda host, pipeline: None)
+    return Order(
+        load_pipeline(lab.file, KINDS), (), host, HOME / "envs" / "local", check=lambda host, pipeline, hosts: None
+    )
 
 
 def files(ready: Ready) -> Any:
