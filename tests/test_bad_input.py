@@ -221,7 +221,7 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path, verb: str):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["train", "--set", "train.steps=0"], "--set train.steps=0: rows, accumulate, anchors, "),
+        (["train", "--set", "train.steps=0"], "--set train.steps=0: steps must be at least 1, not 0"),
         (["train", "--set", "train.optimizer.lr=-1"], "--set train.optimizer.lr=-1: lr must be above 0"),
         (["train", "--set", "train.stepz=9"], "--set train.stepz=9: unknown key 'stepz'; did you mean 'steps'?"),
         (["train", "--set"], "--set needs step.key=value; try --set train.steps=100"),
