@@ -11,6 +11,7 @@ from typing import Any
 
 from dflash.document import Document, Place, load
 from dflash.errors import ConfigError, UsageError
+from dflash.pipeline.condition import WhenFault, check_when
 from dflash.pipeline.declaration import Declared, PipelineEntry, declared
 from dflash.pipeline.files import canonical
 from dflash.pipeline.kinds import StepKind
@@ -19,7 +20,6 @@ from dflash.pipeline.needs import check_needs, ordered, takes_of
 from dflash.pipeline.overriding import overridden
 from dflash.pipeline.placement import host_of, launcher_of, refuse_launcher_in_settings, refuse_misplaced
 from dflash.pipeline.policy import Limits, Retry
-from dflash.pipeline.when import WhenFault, check_when
 from dflash.validation import plain, suggestion, validated
 
 
