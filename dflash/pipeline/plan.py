@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from dflash.errors import UsageError
 from dflash.hosts.inventory import Host
 from dflash.pipeline.changes import Change, changes
 from dflash.pipeline.keys import HOME, Surroundings, keyed
 from dflash.pipeline.machines import layouts_of
 from dflash.pipeline.policy import LEFT_OUT
-from dflash.pipeline.schema import Pipeline, Step, error_at
+from dflash.pipeline.schema import Pipeline, Step
 from dflash.pipeline.store import Done, Folder
 from dflash.pipeline.when import planned_when, unmet_condition, unmet_need
 from dflash.validation import plain
@@ -115,7 +114,7 @@ def make_plan(
     for step in pipeline.steps:
         key, fields = keys.get(step.name, ("", {}))
         given = {kind: contents[name] for kind, name in step.takes.items()}
-        holds = _holds(step, host, pipeline)
+        holds = planned_when(step, host, pipeline)
         decision = _left_out(step, holds, left_out) or (decide(step, key, fields, given, shelf) if fields else unknown)
         contents[step.name] = decision.content
         why, gpu = decision.why, needs_gpu(step, pipeline)
@@ -126,14 +125,6 @@ def make_plan(
             why = (f"only if {step.when}, which is known then", *why)
         steps.append(PlannedStep(step, fields, key, decision.status, why, gpu, decision.changes))
     return Plan(pipeline, host, tuple(steps), hosts or {})
-
-
-def _holds(step: Step, host: Host, pipeline: Pipeline) -> bool | None:
-    """As `planned_when`, whose error gets the place of the condition."""
-    try:
-        return planned_when(step, host)
-    except UsageError as failure:
-        raise error_at(pipeline, step, ("when",), failure.what, failure.cure) from None
 
 
 def _left_out(step: Step, holds: bool | None, left_out: Collection[str]) -> Decision | None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dflash.errors import UsageError
 from dflash.hosts.inventory import Host
 from dflash.pipeline.condition import HOST, WORDS, WhenFault, parsed, parts, paths
 from dflash.pipeline.matrix import declared_name
+from dflash.pipeline.schema import Pipeline, Step, error_at
 from dflash.validation import suggestion
-
-if TYPE_CHECKING:
-    from dflash.pipeline.schema import Step
 
 _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -28,29 +25,29 @@ _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 
 
-def planned_when(step: Step, host: Host) -> bool | None:
+def planned_when(step: Step, host: Host, pipeline: Pipeline) -> bool | None:
     """Whether a step's condition holds, as far as that is known when planning: None where it asks for steps or for
-    `failed`. Raises UsageError."""
+    `failed`. Raises UsageError, as `decide_when` does."""
     if not step.when:
         return True
     if any(path[0] in ("steps", "failed") for _, path in paths(parsed(step.when))):
         return None
-    return decide_when(step, {"host": host_facts(host)})
+    return decide_when(step, {"host": host_facts(host)}, pipeline)
 
 
-def decide_when(step: Step, facts: Mapping[str, Any]) -> bool:
+def decide_when(step: Step, facts: Mapping[str, Any], pipeline: Pipeline) -> bool:
     """Whether a step's condition holds; an empty one does.
 
     `facts` has "host" (see `host_facts`), "steps" (by name, maps that have "status" and "result", as in a record), and
-    "failed": whether a step failed before. Raises UsageError where two values can not be compared, or where a result
-    lacks a field.
+    "failed": whether a step failed before. Raises UsageError, with the condition's place in the file, where two values
+    can not be compared, or where a result lacks a field.
     """
     if not step.when:
         return True
     try:
         return bool(_value(parsed(step.when), {"matrix": step.matrix, **facts}))
     except WhenFault as failure:
-        raise UsageError(failure.what, where=f"step {step.name}: when: {step.when}", cure=failure.cure) from None
+        raise error_at(pipeline, step, ("when",), f"{failure.what}, in {step.name}", failure.cure) from None
 
 
 def host_facts(host: Host) -> dict[str, Any]:

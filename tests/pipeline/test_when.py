@@ -10,11 +10,12 @@ import pytest
 from dflash.errors import ConfigError, UsageError
 from dflash.hosts.chain import Chain, Local
 from dflash.hosts.inventory import Host
-from dflash.pipeline.schema import Step
+from dflash.pipeline.schema import Pipeline, Step
 from dflash.pipeline.when import decide_when, host_facts, planned_when, unmet_need
 from tests.pipeline.lab import Lab
 from tests.pipeline.sample_kinds import KINDS, CheckConfig
 
+PIPELINE = Pipeline("p", "", "p.yaml", ())
 HOST = Host("gpu1", Chain((Local(),)), gpus=8)
 FACTS = {
     "host": host_facts(HOST),
@@ -56,22 +57,22 @@ def step(when: str, **changes: Any) -> Step:
     ],
 )
 def test_a_condition_is_decided(when: str, holds: bool):
-    assert decide_when(step(when), FACTS) is holds
+    assert decide_when(step(when), FACTS, PIPELINE) is holds
 
 
 @pytest.mark.parametrize(
     ("when", "says"),
     [
-        ("steps.train.name < 3", "'a' and 3 can not be compared so; compare numbers with numbers"),
+        ("steps.train.name < 3", "'a' and 3 can not be compared so, in s; compare numbers with numbers"),
         ("host.name in 3", "can not be compared so"),
-        ("steps.train.lss < 3", "the result of 'train' has no 'lss'; did you mean 'loss'?"),
+        ("steps.train.lss < 3", "the result of 'train' has no 'lss', in s; did you mean 'loss'?"),
         ("steps.train.loss.x < 3", "the result of 'train' has no 'loss.x'"),
     ],
 )
 def test_facts_that_do_not_fit_a_condition_are_named(when: str, says: str):
     with pytest.raises(UsageError) as caught:
-        decide_when(step(when), FACTS)
-    assert str(caught.value).startswith(f"step s: when: {when}: ")
+        decide_when(step(when), FACTS, PIPELINE)
+    assert str(caught.value).startswith("p.yaml: step s: ")
     assert says in str(caught.value)
 
 
@@ -86,7 +87,7 @@ def test_facts_that_do_not_fit_a_condition_are_named(when: str, says: str):
     ],
 )
 def test_what_asks_for_matrix_and_host_alone_is_decided_when_planning(when: str, known: bool | None):
-    assert planned_when(step(when), HOST) is known
+    assert planned_when(step(when), HOST, PIPELINE) is known
 
 
 def test_a_step_of_a_matrix_is_meant_by_the_name_that_its_need_has(lab: Lab):
@@ -126,8 +127,11 @@ def test_a_step_is_left_out_when_all_that_a_need_stands_for_is():
 @pytest.mark.parametrize(
     ("when", "says"),
     [
-        ("host.gpus > 'a'", "0 and 'a' can not be compared so; compare numbers with numbers and texts with texts"),
-        ("host.name in host.gpus", "'local' and 0 can not be compared so; compare"),
+        (
+            "host.gpus > 'a'",
+            "0 and 'a' can not be compared so, in a; compare numbers with numbers and texts with texts",
+        ),
+        ("host.name in host.gpus", "'local' and 0 can not be compared so, in a; compare"),
     ],
 )
 def test_a_condition_that_can_not_be_decided_when_planning_is_named_with_its_place(lab: Lab, when: str, says: str):
