@@ -95,15 +95,13 @@ def _prewarm(step: StepInputs) -> Result:
 
 
 def _train(step: StepInputs) -> Result:
-    from statistics import fmean
-
     from dflash.training.prewarm import CACHE, use_cache
 
     cache = step.inputs["prewarm"] / CACHE
     use_cache(cache)
     from dflash.compilation.cachekey import revoke_key
     from dflash.pipeline.launchers.launcher import TrainingJob, launcher_for
-    from dflash.training.usage import USAGE, shares_by_role, workers_in
+    from dflash.training.usage import USAGE, busy_by_role, workers_in
 
     rows, heldout = step.inputs["data"] / ROWS, step.inputs["data"] / HELDOUT_ROWS
     job = TrainingJob(step.config, _model(step), rows, heldout, step.out, cache, step.root, step.env)
@@ -112,8 +110,8 @@ def _train(step: StepInputs) -> Result:
     except CompilationError:
         revoke_key(cache)  # an output of the pre-warm: the next run finds it gone, and pre-warms again
         raise
-    busy = shares_by_role(workers_in(step.out / USAGE))
-    return {**result, "busy": {role: round(fmean(shares), 3) for role, shares in busy.items()}}
+    busy = busy_by_role(workers_in(step.out / USAGE))
+    return {**result, "busy": {role: round(share, 3) for role, share in busy.items()}}
 
 
 def _evaluate(step: StepInputs) -> Result:

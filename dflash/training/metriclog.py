@@ -61,5 +61,7 @@ class MetricLog:
 
     def close(self) -> None:
         """Close the files, both of them also on a full disk. Raises OSError."""
-        with self._buckets:
+        try:
             self._file.close()
+        finally:
+            self._buckets.close()

@@ -5,7 +5,7 @@ Like `metrics.jsonl` a log with its samples beside it, so that nothing but the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,15 +80,20 @@ def workers_in(folder: Path, until: int | None = None) -> list[Worker]:
     return [Worker(rank, str(samples.last.get("role", "")), samples) for rank, samples in found if samples]
 
 
-def shares_by_role(workers: Sequence[Worker]) -> dict[str, list[float]]:
-    """How busy the workers of each role were."""
-    shares: dict[str, list[float]] = {}
+def busy_by_role(workers: Iterable[Worker]) -> dict[str, float]:
+    """How busy the workers of each role were: the share of the time of all of them, so that one that is no more weighs
+    as little as it was there."""
+    rows: dict[str, list[Bucket]] = {}
     for each in workers:
-        if (busy := each.busy) is not None:
-            shares.setdefault(each.role, []).append(busy)
-    return shares
+        rows.setdefault(each.role, []).extend(each.samples.buckets)
+    return {role: share for role, found in rows.items() if (share := share_of(found)) is not None}
+
+
+def noun(role: str) -> str:
+    """What one of a role is called: who does both is a worker, as there are no others."""
+    return "worker" if role == "target and drafter" else role
 
 
 def in_words(shares: Mapping[str, float]) -> str:
     """`targets 82%, drafters 100%`."""
-    return ", ".join(f"{role}s {share:.0%}" for role, share in shares.items())
+    return ", ".join(f"{noun(role)}s {share:.0%}" for role, share in shares.items())

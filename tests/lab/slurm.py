@@ -110,9 +110,10 @@ class Slurm:
             self.nodes[node] = subprocess.Popen(command, stdout=said, stderr=said)
 
     def stop(self) -> None:
-        """End the slurmd of all nodes, silent ones too."""
+        """End the slurmd of all nodes, silent ones too; one that a test has ended may be gone."""
         for node, process in self.nodes.items():
-            self._tell(node, signal.SIGCONT)
+            if process.poll() is None:
+                self._tell(node, signal.SIGCONT)
             _end(process)
 
     def _tell(self, node: str, number: int) -> None:

@@ -14,7 +14,7 @@ from dflash.training.communicator import Aborted
 from dflash.training.config import Topology
 from dflash.training.meter import Meter
 from dflash.training.regions import Drafting
-from dflash.training.usage import USAGE, shares_by_role, workers_in
+from dflash.training.usage import USAGE, busy_by_role, workers_in
 from tests.training.logged import read_metrics
 from tests.training.small import train
 
@@ -42,7 +42,7 @@ def test_who_is_waited_for_is_busy_and_who_waits_is_not(
 ):
     slowed(monkeypatch, kind, name)
     train(target_folder, tmp_path, topology=Topology(1, 1), steps=16, checkpoint_every=16, evaluate_every=0)
-    shares = {role: found[0] for role, found in shares_by_role(workers_in(tmp_path / USAGE)).items()}
+    shares = busy_by_role(workers_in(tmp_path / USAGE))
     assert shares[busy] > 0.8
     assert shares[idle] < 0.6
     assert shares[idle] < shares[busy] - 0.3

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from dflash.errors import StorageError
 from dflash.training.metriclog import MetricLog
-from dflash.training.sampling import load_samples
+from dflash.training.sampling import MOST, load_samples
+from tests.mounts import small_file_system
 from tests.training.logged import read_metrics
 
 
@@ -56,6 +59,33 @@ def test_a_torn_last_line_is_passed_over_and_gone_after_the_next_start(tmp_path:
     assert [row["step"] for row in read_metrics(path)] == [1, 2]
     log_rows(path, 2, 3)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
+
+
+def test_a_disk_that_is_full_when_buckets_are_joined_leaves_the_rows_and_no_open_file(tmp_path: Path):
+    with small_file_system(tmp_path / "disk", "1m") as disk:
+        path = disk / "metrics.jsonl"
+        log = MetricLog(path, 0)
+        for step in range(1, MOST):
+            log.write({"step": step, "loss": step / 3})
+        room_is_left(disk / "other", 8192)  # for the row, and not for half of the buckets
+        with pytest.raises(OSError, match="No space left"):
+            log.write({"step": MOST, "loss": MOST / 3})
+        log.close()
+        assert not [
+            each for each in Path("/proc/self/fd").iterdir() if each.exists() and each.resolve().is_relative_to(disk)
+        ]
+        assert [row["step"] for row in read_metrics(path)] == list(range(1, MOST + 1))
+        found = load_samples(path)
+        assert found is not None
+        assert found.rows == MOST
+
+
+def room_is_left(file: Path, size: int) -> None:
+    """Fill the disk of a file but for so many bytes."""
+    with file.open("wb", buffering=0) as other, contextlib.suppress(OSError):
+        while other.write(bytes(4096)):
+            pass
+    os.truncate(file, file.stat().st_size - size)
 
 
 def test_a_log_that_can_not_be_read_is_named(tmp_path: Path):

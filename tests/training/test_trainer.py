@@ -112,10 +112,11 @@ def test_another_prefetch_depth_changes_no_bit(target_folder: Path, tmp_path: Pa
     assert same_bits(tmp_path, whole)
 
 
-@pytest.mark.parametrize("killed_after", [pytest.param(1, marks=pytest.mark.nightly), 6])
+@pytest.mark.parametrize(("killed_after", "resumed_at"), [pytest.param(1, [0], marks=pytest.mark.nightly), (9, [4, 8])])
 def test_a_killed_training_resumes_to_the_same_bits(
-    target_folder: Path, tmp_path: Path, whole: Path, killed_after: int
+    target_folder: Path, tmp_path: Path, whole: Path, killed_after: int, resumed_at: list[int]
 ):
+    """A checkpoint is written while training goes on, so that the last one may be lost; never the one before."""
     process = start(target_folder, tmp_path, CONFIG)
     assert process.stdout
     for line in process.stdout:
@@ -126,7 +127,7 @@ def test_a_killed_training_resumes_to_the_same_bits(
     assert process.returncode == -signal.SIGKILL
     watching = Watching()
     result = train(target_folder, tmp_path, watching)
-    assert result["resumed_at"] >= killed_after - CONFIG.checkpoint_every, "more than a checkpoint interval was lost"
+    assert result["resumed_at"] in resumed_at
     assert same_bits(tmp_path, whole)
     assert figures(tmp_path) == figures(whole)
 

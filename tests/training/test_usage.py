@@ -14,7 +14,7 @@ import pytest
 from dflash.training.config import Topology
 from dflash.training.metriclog import MetricLog
 from dflash.training.trainer import Trainer
-from dflash.training.usage import USAGE, drop_after, files_of, in_words, log_of, shares_by_role, workers_in
+from dflash.training.usage import USAGE, busy_by_role, drop_after, files_of, in_words, log_of, workers_in
 from tests.training.logged import read_metrics
 from tests.training.small import CONFIG, Watching, rows, train
 from tests.training.test_trainer import figures, same_bits
@@ -99,7 +99,13 @@ def test_a_share_is_of_the_time_and_not_of_the_steps(tmp_path: Path):
     one, other = workers_in(tmp_path)
     assert (one.rank, one.busy, one.peak_gb) == (0, 0.5, 31.5)
     assert (other.rank, other.busy, other.peak_gb) == (10, 0.25, 7.0)
-    assert shares_by_role([one, other]) == {"target": [0.5, 0.25]}
+
+
+def test_a_worker_that_was_there_for_little_weighs_little_in_its_role(tmp_path: Path):
+    """Of four seconds it had one, and did nothing in it."""
+    note(tmp_path, 0, *[{"busy_s": 1.0, "step_s": 1.0}] * 3)
+    note(tmp_path, 1, {"busy_s": 0.0, "step_s": 1.0})
+    assert busy_by_role(workers_in(tmp_path)) == {"target": 0.75}
 
 
 def test_a_worker_without_time_has_no_share_and_one_without_rows_is_none(tmp_path: Path):
@@ -107,7 +113,7 @@ def test_a_worker_without_time_has_no_share_and_one_without_rows_is_none(tmp_pat
     note(tmp_path, 1)
     (one,) = workers_in(tmp_path)
     assert one.busy is None
-    assert shares_by_role([one]) == {}
+    assert busy_by_role([one]) == {}
     assert workers_in(tmp_path / "nowhere") == []
 
 
@@ -121,3 +127,4 @@ def test_only_workers_that_are_no_more_lose_what_is_done_again(tmp_path: Path):
 
 def test_shares_are_told_in_words():
     assert in_words({"target": 0.816, "drafter": 1.0}) == "targets 82%, drafters 100%"
+    assert in_words({"target and drafter": 0.77}) == "workers 77%"

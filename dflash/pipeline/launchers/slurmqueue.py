@@ -18,18 +18,20 @@ from dflash.hosts.failures import HostError
 from dflash.pipeline.launchers.config import Slurm
 from dflash.pipeline.provenance.variables import HIDDEN, kept
 from dflash.training.config import Topology, TrainConfig
+from dflash.training.slurmtask import START
 
 _STARTS = "dflash: the job starts"
 
 SCRIPT = f"""\
 #!/bin/sh
 rm -f -- "$1" || exit
+echo "$SLURM_JOB_ID ${{SLURM_RESTART_COUNT:-0}}" > "${{1%/*}}/{START}" || exit
 shift
 echo '{_STARTS}'
 exec srun "$@"
 """
-"""The job: it takes away the wish to stop of the start before, and starts the workers. All that varies is in its
-arguments."""
+"""The job: it takes away the wish to stop of the start before, says which start it is, so that workers of another end,
+and starts its own. All that varies is in its arguments."""
 
 ENDED = (
     "BOOT_FAIL",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from html import escape
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from dflash.pipeline.report.charts import Point, Series, chart
-from dflash.pipeline.report.parts import table
+from dflash.pipeline.report.parts import lead, table
 from dflash.training.sampling import Bucket
-from dflash.training.usage import Worker, peak_of, share_of, shares_by_role
+from dflash.training.usage import Worker, busy_by_role, noun, peak_of, share_of
 
 _COLOURS = ("var(--one)", "var(--two)")
 _PIECES = 120
@@ -27,14 +26,16 @@ Figure = Callable[[Sequence[Bucket]], float | None]
 def charts(workers: Sequence[Worker]) -> list[str]:
     """A line for each role, in the band of its workers: eight or sixty-four lines would hide each other."""
     busy, memory = over_steps(workers, _percent), over_steps(workers, peak_of)
+    whole = {role: round(100 * share) for role, share in busy_by_role(workers).items()}
     return [
-        chart("Busy, % of the time", _drawn(busy), reach=(0.0, 100.0)),
-        chart("GPU memory, GB", _drawn(memory)),
+        chart("Busy, % of the time", _drawn(busy, whole), reach=(0.0, 100.0)),
+        chart("GPU memory, GB", _drawn(memory, {})),
     ]
 
 
-def _drawn(lines: dict[str, list[Point]]) -> list[Series]:
-    return [Series(role, points, colour) for colour, (role, points) in zip(_COLOURS, lines.items(), strict=False)]
+def _drawn(lines: Mapping[str, Sequence[Point]], means: Mapping[str, float]) -> list[Series]:
+    pairs = zip(_COLOURS, lines.items(), strict=False)
+    return [Series(role, points, colour, mean=means.get(role)) for colour, (role, points) in pairs]
 
 
 def over_steps(workers: Sequence[Worker], figure: Figure, most: int = _PIECES) -> dict[str, list[Point]]:
@@ -66,7 +67,7 @@ def _percent(rows: Iterable[Bucket]) -> float | None:
     return None if share is None else 100 * share
 
 
-def by_worker(workers: Sequence[Worker]) -> str:
+def by_worker(workers: Sequence[Worker], advised: str = "") -> str:
     """A row for each worker, and what follows from them in a sentence."""
     if not workers:
         return ""
@@ -84,7 +85,7 @@ def by_worker(workers: Sequence[Worker]) -> str:
     drawn = table(names, rows, numbers=(2, 3))
     caveat = "" if on_gpus else "On a CPU workers share the processors, and to wait for one counts as busy."
     count = f"{len(rows)} worker{'s' if len(rows) > 1 else ''}"
-    told = "".join(f'<p class="lead">{escape(each)}</p>' for each in (advice(workers), caveat) if each)
+    told = lead(advised) + lead(caveat)
     shown = " open" if len(rows) <= _FEW else ""
     return (
         f'<div class="card wide"><details{shown}><summary>By worker <span>{count}</span></summary>{drawn}</details>'
@@ -92,18 +93,26 @@ def by_worker(workers: Sequence[Worker]) -> str:
     )
 
 
-def advice(workers: Sequence[Worker]) -> str:
-    """A sentence where a role waits much; what it waits for is known where the other does not."""
-    shares = shares_by_role(workers)
-    waited = {role: 1 - fmean(found) for role, found in shares.items() if 1 - fmean(found) > IDLE}
-    said = " and ".join(f"{role}s {share:.0%}" for role, share in waited.items())
-    if len(waited) != 1:
-        return f"Both waited: {said} of the time; ./inv split measures what each takes." if waited else ""
-    if "target" in waited:
-        enough, there = max(1, math.ceil(sum(shares["target"]))), len(shares["target"])
-        would = f"{enough} of {there} would do" if enough < there else "there is work in them for more drafters"
-        return f"Targets waited {waited['target']:.0%} of the time: {would}; ./inv split measures it."
-    if "drafter" in waited:
-        would = "more targets would keep them busy, or fewer of them would do"
-        return f"Drafters waited {waited['drafter']:.0%} of the time: {would}; ./inv split measures it."
-    return f"Workers waited {fmean(waited.values()):.0%} of the time, for sums over drafters, data or a disk."
+def advice(workers: Sequence[Worker], target_gpus: int = 1) -> str:
+    """A sentence where a role waits much; what it waits for is known where the other does not. Of targets that are
+    spread over GPUs only how much: what fewer or more would do is not measured."""
+    busy = busy_by_role(workers)
+    waited = {role: 1 - share for role, share in busy.items() if 1 - share > IDLE}
+    said = " and ".join(f"{noun(role)}s {share:.0%}" for role, share in waited.items())
+    if not waited:
+        return ""
+    if len(waited) > 1:
+        more = "; ./inv split measures what each takes" if target_gpus == 1 else ""
+        return f"Both waited: {said} of the time{more}."
+    ((role, share),) = waited.items()
+    told = f"{noun(role).capitalize()}s waited {share:.0%} of the time"
+    if noun(role) == "worker":
+        return f"{told}, for sums over drafters, data or a disk."
+    if target_gpus > 1:
+        return f"{told}."
+    if role == "drafter":
+        return f"{told}: more targets would keep them busy, or fewer of them would do; ./inv split measures it."
+    there = sum(each.role == role for each in workers)
+    enough = max(1, math.ceil(busy[role] * there))
+    would = f"{enough} of {there} would do" if enough < there else "there is work in them for more drafters"
+    return f"{told}: {would}; ./inv split measures it."

@@ -33,14 +33,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """A line: its name, its points in the order of steps, a CSS colour, whether each point has a dot of its own, and
-    its last value where that is known: the last point may stand for many steps."""
+    """A line: its name, its points in the order of steps, a CSS colour, whether each point has a dot of its own, its
+    last value where that is known: the last point may stand for many steps; and its mean, where the last value says too
+    little: that is told instead."""
 
     name: str
     points: Sequence[Point]
     colour: str = "var(--one)"
     dots: bool = False
     end: float | None = None
+    mean: float | None = None
 
     @property
     def last(self) -> float:
@@ -51,7 +53,7 @@ class Series:
 def chart(
     title: str, series: Sequence[Series], level: tuple[str, float] | None = None, reach: Sequence[float] = ()
 ) -> str:
-    """Lines over steps, each in a band from its least to its greatest values, with its last value in the legend.
+    """Lines over steps, each in a band from its least to its greatest values; the legend has its last value or mean.
     `level` is a name and a value to be drawn as a dashed line; the scale has all values of `reach`, whatever the lines
     are. Nothing without points."""
     series = [replace(each, points=thinned(each.points)) for each in series if each.points]
@@ -75,7 +77,7 @@ def chart(
         parts += _line(each, at)
     parts += _hints(series, left, right)
     columns = [tick for tick in ticks(left, right, 4) if left <= tick <= right and tick == int(tick)]
-    keys = [_key(each.colour, each.name, each.last) for each in series]
+    keys = [_legend(each) for each in series]
     keys += [_key("", level[0], level[1], "dashed")] if level else []
     return _figure(
         title,
@@ -220,7 +222,7 @@ def _summary(title: str, series: Sequence[Series], level: tuple[str, float] | No
         first, last = each.points[0], each.points[-1]
         told.append(
             f"{each.name} from {short(first.mean)} at step {first.first:,} to {short(each.last)} at step {last.last:,},"
-            f" between {short(least)} and {short(most)}"
+            f" between {short(least)} and {short(most)}" + ("" if each.mean is None else f", mean {short(each.mean)}")
         )
     told += [f"{level[0]} {short(level[1])}"] if level else []
     return f"{title}: {'; '.join(told)}"
@@ -229,6 +231,12 @@ def _summary(title: str, series: Sequence[Series], level: tuple[str, float] | No
 def _rule(share: float, style: str) -> str:
     y = f"{share * _SIDE:.1f}"
     return f'<path class="{style}" d="M0 {y}H{_SIDE}"/>'
+
+
+def _legend(series: Series) -> str:
+    if series.mean is None:
+        return _key(series.colour, series.name, series.last)
+    return _key(series.colour, series.name, series.mean, note="mean ")
 
 
 def _key(colour: str, name: str, value: float, style: str = "", note: str = "") -> str:

@@ -22,7 +22,7 @@ from dflash.training.usage import USAGE, Worker, workers_in
 @dataclass(frozen=True)
 class Training:
     """A training step: its record, what it logged, the workers of each role, by number, the last row that was measured
-    on held-out rows, what each worker noted of itself, and the run's share in the log."""
+    on held-out rows, what each worker noted of itself, the run's share in the log, and how many GPUs make a target."""
 
     step: Mapping[str, Any]
     samples: Samples
@@ -30,6 +30,7 @@ class Training:
     measured: Mapping[str, Any] = field(default_factory=dict)
     workers: Sequence[Worker] = ()
     share: Share = field(default_factory=Share)
+    target_gpus: int = 1
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def gather(root: Path, record: Mapping[str, Any]) -> Contents:
             last_with("heldout", log, samples.buckets),
             workers_in(usage_of(root, record, step), share.last),
             share,
+            topologies.get(step["name"], {}).get("target_gpus", 1),
         )
         for step in steps
         if step["kind"] == "train"

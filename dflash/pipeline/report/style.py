@@ -19,7 +19,8 @@ h2 { font-size: 17px; margin: 28px 0 10px; } h3 { font-size: 14px; font-weight: 
 .state.ok { background: var(--good); } .state.failed, .state.interrupted { background: var(--bad); }
 .state.running { background: var(--one); }
 .card { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 14px 16px; }
-.card + .card { margin-top: 12px; } .lead + .card { margin-top: 10px; } .grid > .card { margin-top: 0; }
+.card + .card { margin-top: 12px; } .lead + .card, .lead + .grid { margin-top: 10px; }
+.grid > .card { margin-top: 0; }
 .grid { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(118px, 1fr)); margin-top: 18px; }
 .tiles li { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 12px; }
@@ -62,7 +63,7 @@ th { color: var(--soft); font-weight: 500; text-align: left; font-size: 13px; }
 th, td { padding: 6px 14px 6px 0; vertical-align: top; border-top: 1px solid var(--edge); }
 tr:last-child > * { padding-bottom: 0; } thead th { border-top: 0; padding-top: 0; }
 th:last-child, td:last-child { padding-right: 0; }
-td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; } td.number { white-space: nowrap; }
 td.why { color: var(--soft); overflow-wrap: anywhere; min-width: 11em; } td.mono, dd { overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: minmax(7em, 12em) minmax(0, 1fr); gap: 3px 14px; margin: 0;
   font-size: 14px; }
@@ -77,7 +78,8 @@ details dl { margin: 8px 0 4px; } summary span { color: var(--soft); font-weight
 @media (max-width: 600px) { body { padding: 16px 12px 40px; } .card { padding: 12px; } .tiles { gap: 8px; }
   .timeline li { grid-template-columns: minmax(0, 1fr) auto; gap: 2px 12px; padding: 5px 0; }
   .timeline svg, .timeline .marks { grid-column: 1 / 3; grid-row: 2; } .axis div:empty { display: none; }
-  .part { display: none; } dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: 6px; } }
+  .part { display: none; } td.why { min-width: 7em; } dl { grid-template-columns: 1fr; gap: 0; }
+  dd { margin-bottom: 6px; } }
 @media print { :root { color-scheme: light; --page: #fff; --card: #fff; --edge: #ccc; --ink: #000; --soft: #444;
   --axis: #999; --grid: #ddd; --one: #1f6fd0; --two: #b8500b; --good: #1a7f37; --bad: #c62828; --idle: #777;
   --wash: #eee; } body { padding: 0; max-width: none; font-size: 12px; } .card, .tiles li { break-inside: avoid; }

@@ -11,6 +11,7 @@ from dflash.pipeline.report.charts import Point, Series, bars, chart, grouped
 from dflash.pipeline.report.contents import Training, counterpart
 from dflash.pipeline.report.parts import table
 from dflash.training.sampling import Bucket, flat
+from dflash.training.usage import Worker, noun
 
 _ONE, _TWO = "var(--one)", "var(--two)"
 _FEW = 40
@@ -47,7 +48,7 @@ def curves(training: Training, record: Mapping[str, Any]) -> str:
         chart("Gradient norm", [line("norm", "grad_norm")]),
         *busy.charts(training.workers),
         _roles(training),
-        busy.by_worker(training.workers),
+        busy.by_worker(training.workers, busy.advice(_there(training), training.target_gpus)),
     ]
     return f'<div class="grid">{"".join(charts)}</div>'
 
@@ -61,29 +62,40 @@ def points(buckets: Iterable[Bucket], name: str) -> list[Point]:
     ]
 
 
+def _there(training: Training) -> list[Worker]:
+    """Its workers but those of an earlier topology, that are no more or have changed their role."""
+    return [each for each in training.workers if each.rank in training.roles.get(each.role, ())]
+
+
 def _roles(training: Training) -> str:
-    """A row for each role: its workers, what each got through, how busy they were, and what memory they took."""
-    last, warm = training.samples.last, (training.step.get("result") or {}).get("warm_s", {})
-    speed = last.get("tokens_per_s")
-    rows = []
+    """A column for each role, as there are two at most, which fit a phone: what each of its workers got through, how
+    busy they were, and what memory they took."""
+    warm = (training.step.get("result") or {}).get("warm_s", {})
+    speed = training.samples.last.get("tokens_per_s")
+    names, columns = [], []
     for role, ranks in training.roles.items():
-        mine = [each for each in training.workers if each.role == role]
+        mine = [each for each in _there(training) if each.role == role]
         peaks = [each.peak_gb for each in mine if each.peak_gb is not None]
         shares = [100 * each.busy for each in mine if each.busy is not None]
         seconds = [value for name, value in warm.items() if name.split()[0] == role.split()[-1]]
-        rows.append(
+        spread = training.target_gpus > 1 and role == "target"
+        number = len(ranks) // training.target_gpus if spread else len(ranks)
+        over = f" over {len(ranks)} GPUs" if spread else ""
+        names.append(f"{number} {noun(role)}{'s' if number > 1 else ''}{over}")
+        columns.append(
             [
-                f"{len(ranks)} {role}{'s' if len(ranks) > 1 else ''}",
-                f"{speed / len(ranks):,.0f}" if speed else "",
-                f"{_range(shares, 0)}%" if shares else "",
-                f"{_range(peaks, 1)} GB" if peaks else "on the CPU" if mine else "",
-                f"{sum(seconds):.1f} s" if seconds else "",
+                f"{speed / number:,.0f}" if speed else "",
+                _range(shares, 0) if shares else "",
+                _range(peaks, 0 if max(peaks) >= 100 else 1) if peaks else "",
+                f"{sum(seconds):.1f}" if seconds else "",
             ]
         )
+    figures = ("tokens/s each", "busy,\u00a0%", "GPU memory,\u00a0GB", "warm-up,\u00a0s")
+    rows = [[figure, *values] for figure, *values in zip(figures, *columns, strict=True) if any(values)]
     if not rows:
         return ""
-    names = ["workers", "tokens/s each", "busy", "GPU memory", "warm-up"]
-    return f'<div class="card wide"><h3>By role</h3>{table(names, rows, numbers=(1, 2, 3, 4))}</div>'
+    drawn = table(["workers", *names], rows, numbers=range(1, len(names) + 1))
+    return f'<div class="card wide"><h3>By role</h3>{drawn}</div>'
 
 
 def _by_position(buckets: Sequence[Bucket], ends: Mapping[str, float]) -> list[Series]:

@@ -27,7 +27,7 @@ from dflash.pipeline.launchers.slurmqueue import (
     workers_per_node,
 )
 from dflash.training.config import Topology, TrainConfig
-from dflash.training.slurmtask import place
+from dflash.training.slurmtask import is_newest, place
 from tests.training.small import Watching
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
@@ -307,3 +307,23 @@ def test_workers_whose_files_are_missing_are_on_nodes_that_do_not_see_the_folder
 def test_the_jobs_of_a_step_are_found_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert name_of(Path("out")) == name_of(tmp_path / "out") != name_of(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("written", "newest"),
+    [
+        ("17 1\n", True),
+        ("17 2\n", False),
+        ("18 0\n", False),
+        ("9 4\n", True),
+        ("17 0\n", True),
+        ("", True),
+        (None, True),
+    ],
+)
+def test_a_worker_knows_when_another_start_has_been_made_and_takes_no_older_one_for_it(
+    tmp_path: Path, written: str | None, newest: bool
+):
+    if written is not None:
+        (tmp_path / "start").write_text(written)
+    assert is_newest(tmp_path / "start", {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "1"}) is newest

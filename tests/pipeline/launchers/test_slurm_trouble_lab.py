@@ -6,10 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dflash.errors import OutOfMemory, StepFailed
 from dflash.pipeline.launchers.launcher import TrainingJob
+from dflash.training.slurmtask import START
 from tests.lab import slurm as lab
 from tests.lab.service import need_cgroup
 from tests.pipeline.launchers.test_slurm_lab import (  # noqa: F401 - fixtures
@@ -22,6 +24,13 @@ from tests.pipeline.launchers.test_slurm_lab import (  # noqa: F401 - fixtures
     tasks,
     threads,
 )
+
+
+def said_by_workers(job: TrainingJob) -> str:  # noqa: F811
+    """What the workers of a step wrote."""
+    logs = (job.out / "scratch" / "slurm").glob("*-*.log")
+    return "".join(log.read_text() for log in logs)
+
 
 SAVING = replace(LONG, checkpoint_every=10)
 
@@ -99,6 +108,44 @@ def test_a_job_whose_node_falls_silent_is_put_back_and_goes_on_from_its_last_che
     assert len([note for note in watching.notes if "is submitted" in note]) == 1
     assert are_the_same(job.out, threads)
     assert slurm.queue() == []
+
+
+@pytest.mark.nightly
+def test_workers_that_live_on_where_slurm_sees_no_node_end_before_they_write_into_the_next_starts_training(
+    slurm: lab.Slurm,  # noqa: F811
+    job: TrainingJob,  # noqa: F811
+    threads: Path,  # noqa: F811
+):
+    """The node's slurmd is gone, and its drafter stands still until the job has begun anew on the other node."""
+    start = job.out / "scratch" / "slurm" / START
+    left: list[psutil.Process] = []
+
+    def wake() -> None:
+        lab.wait_until(lambda: start.read_text().endswith(" 1\n"), "the next start", 120)
+        for each in left:
+            each.resume()
+        psutil.wait_procs(left, 30)
+
+    with ThreadPoolExecutor() as pool:
+
+        def lose() -> None:
+            (node,) = [name for name in ("n1", "n2") if slurm.state(name).startswith(("alloc", "mix"))]
+            left.extend(tasks())
+            for each in left:
+                each.suspend()
+            slurm.nodes[node].kill()
+            slurm.nodes[node].wait(10)
+            pool.submit(wake)
+
+        result = launch(replace(job, config=SAVING), Disturbing(30, lose), nodes=1)
+    assert result["resumed_at"] >= 30
+    assert not any(each.is_running() for each in left)
+    assert "Slurm has started this training elsewhere: this worker ends" in said_by_workers(job)
+    assert are_the_same(job.out, threads)
+    lost = [node for node, process in slurm.nodes.items() if process.poll() is not None]
+    for node in lost:
+        slurm.start(node)
+    lab.wait_until(lambda: all(slurm.state(node) == "idle" for node in lost), "the node", 60)
 
 
 @pytest.mark.nightly

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dflash.pipeline.comparing import Difference
 from dflash.pipeline.report.page import page
+from dflash.pipeline.share import Share
+from dflash.training.usage import Worker
 from tests import browser as driver
 from tests.browser import Page, browser
-from tests.pipeline.report.sample import RECORD, contents, rows
+from tests.pipeline.report.sample import RECORD, contents, noted, rows, samples
 
 LONG = "work/" + "a-very-long-name-without-any-space" * 8
 
@@ -45,6 +48,32 @@ def test_the_page_is_whole_at_any_width_and_asks_for_nothing(opened: Page, repor
     dark = opened.value("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).every(one => one < 60)")
     assert dark == (scheme == "dark")
     assert colours(opened.picture(height=1200)) > 20
+
+
+def test_no_table_is_wider_than_a_phone_however_large_its_figures(opened: Page, tmp_path: Path):
+    made = [noted(busy, gb, role) for role in ("target", "drafter") for busy, gb in [(0.5, 98.5), (1.0, 99.5)] * 8]
+    crew = [Worker(rank, found[0]["role"], samples(found)) for rank, found in enumerate(made)]
+    whole = contents()
+    (training,) = whole.trainings
+    roles = {"target": range(16), "drafter": range(16, 32)}
+    for target_gpus in (1, 8):
+        file = tmp_path / "report.html"
+        ours = replace(training, roles=roles, workers=crew, target_gpus=target_gpus)
+        file.write_text(page(replace(whole, trainings=[ours])))
+        opened.open(file, 360)
+        beyond = opened.value("[...document.querySelectorAll('.wide')].map(e => e.scrollWidth - e.clientWidth)")
+        assert beyond == [0, 0, 0]
+
+
+def test_what_is_said_of_a_log_stands_apart_from_its_charts(opened: Page, tmp_path: Path):
+    whole = contents()
+    (training,) = whole.trainings
+    file = tmp_path / "report.html"
+    file.write_text(page(replace(whole, trainings=[replace(training, share=Share(50, "20261129T163012-local"))])))
+    opened.open(file, 1280)
+    told, charts = "document.querySelector('section > .lead')", "document.querySelector('div.grid')"
+    gap = f"{charts}.getBoundingClientRect().top - {told}.getBoundingClientRect().bottom"
+    assert opened.value(gap) == 10
 
 
 def test_text_is_as_large_on_a_phone_as_on_a_desk_and_stands_out_in_either_scheme(opened: Page, report: Path):

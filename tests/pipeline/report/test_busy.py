@@ -30,12 +30,18 @@ def test_each_worker_is_told_with_its_role_its_share_of_the_time_and_its_memory(
 
 def test_a_chart_has_a_line_for_each_role_in_the_band_of_its_workers():
     busy, memory = charts(workers())
-    assert re.findall("</i>(.*?) <b>(.*?)</b>", busy) == [("target", "62"), ("drafter", "98")]
-    assert "target from 62 at step 1 to 62 at step 120, between 58 and 66; drafter from 98" in busy
+    assert re.findall("</i>(.*?) <b>(.*?)</b>", busy) == [("target", "mean 62"), ("drafter", "mean 98")]
+    assert "target from 62 at step 1 to 62 at step 120, between 58 and 66, mean 62; drafter from 98" in busy
     assert busy.count('class="band"') == 1
     assert ">0</span>" in busy
     assert ">100</span>" in busy
     assert "target from 60.8 at step 1 to 60.8 at step 120, between 60.5 and 61" in memory
+
+
+def test_the_legend_tells_the_share_of_all_the_time_and_not_of_the_last_steps():
+    """What a training ends with, such as its last measurement, says little of it."""
+    rows = [*noted(0.904, None), {"step": 121, "role": "target", "busy_s": 0.0, "step_s": 0.25}]
+    assert "</i>target <b>mean 90</b>" in charts([Worker(0, "target", samples(rows))])[0]
 
 
 def test_sixty_four_workers_are_two_lines_and_a_table_that_is_opened_on_demand():
@@ -70,6 +76,19 @@ def test_a_role_that_waits_much_is_worth_a_sentence(targets: list[float], drafte
     found = advice(crew(targets, drafters))
     assert found.startswith(said)
     assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "said"),
+    [
+        (0.5, 1.0, "Targets waited 50% of the time."),
+        (1.0, 0.5, "Drafters waited 50% of the time."),
+        (0.5, 0.25, "Both waited: targets 50% and drafters 75% of the time."),
+    ],
+)
+def test_of_a_target_that_is_spread_over_gpus_only_its_share_is_told(target: float, drafter: float, said: str):
+    """Fewer of its GPUs would not hold it, and ./inv split refuses to measure it."""
+    assert advice(crew([target] * 4, [drafter] * 4), target_gpus=4) == said
 
 
 def test_workers_that_do_both_wait_for_no_other_role():

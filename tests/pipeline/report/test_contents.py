@@ -80,6 +80,7 @@ def test_roles_are_those_that_were_planned(ran: Lab):
     (run / "plan.json").write_text(json.dumps(plan))
     (training,) = gather(ran.root, load_record(ran.root)).trainings
     assert training.roles == {"target": range(4), "drafter": range(4, 6)}
+    assert training.target_gpus == 4
 
 
 def test_an_old_run_s_steps_began_when_its_events_say(tmp_path: Path):

@@ -75,15 +75,6 @@ def test_charts_tell_what_they_show_to_those_who_hear_the_page():
     assert "Accuracy by position, last, by position from 1: training 0.90 0.60 0.30; held out 0.80 0.70 0.60" in html
 
 
-def test_each_role_has_its_share_of_tokens_of_the_time_and_its_memory():
-    html = page(contents())
-    cells = re.findall(r"<tr><td>(2 targets|1 drafter)</td>(.*?)</tr>", html)
-    assert [(role, re.findall("<td.*?>(.*?)</td>", more)) for role, more in cells] == [
-        ("2 targets", ["510", "58 to 66%", "60.5 to 61.0 GB", "4.4 s"]),
-        ("1 drafter", ["1,020", "98%", "40.2 GB", "1.3 s"]),
-    ]
-
-
 def test_an_attempt_that_failed_is_told_with_its_reason():
     html = page(contents())
     assert "attempt 1 failed after 30 s: step train: &lt;its&gt; machine was lost" in html
