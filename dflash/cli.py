@@ -34,12 +34,6 @@ R = TypeVar("R")
 
 HOME = Path(dflash.__file__).resolve().parents[1]
 
-_OPTIONAL = {"show": "run", "report": "run", "resume": "run", "rm": "run", "build": "name", "env.verify": "name"}
-"""Verbs whose first word may be left out, and the option that it is short for."""
-
-_SEVERAL = {"rm"}
-"""Those of which more words are the same."""
-
 _CHECKS = (
     ("ruff", "check"),
     ("ruff", "format", "--check"),
@@ -49,21 +43,19 @@ _ORDINARY = ("pytest", "-n", "logical", "--maxprocesses", "8", "-m", "not nightl
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """`./inv`: Invoke on tasks.py. It has no optional positional, so `show RUN` becomes `show --run=RUN`."""
+    """`./inv`: Invoke on tasks.py."""
     arguments = list(sys.argv[1:] if words is None else words)
-    option, place = _OPTIONAL.get(arguments[0]) if arguments else None, 1
-    while option and place < len(arguments) and not arguments[place].startswith("-"):
-        arguments[place] = f"--{option}={arguments[place]}"
-        option, place = option if arguments[0] in _SEVERAL else None, place + 1
     if arguments[-1:] == ["--set"] and "--" not in arguments:  # Invoke would take it as said, and leave it out
         sys.exit(_say(UsageError("--set needs step.key=value", cure="try --set train.steps=100")))
     sys.path.insert(0, str(HOME))
     try:
+        from dflash.cli_words import as_invoke_has_them
+
         program = _program()
     except ModuleNotFoundError as failure:
         sys.exit(_say(_unexpected(failure, None)))
     try:
-        program.run(["./inv", *arguments])
+        program.run(["./inv", *as_invoke_has_them(arguments, program.namespace)])
     except BrokenPipeError:  # from what Invoke prints itself, such as --list
         _enough()
 

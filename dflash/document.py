@@ -26,6 +26,22 @@ _TAG = "tag:yaml.org,2002:"
 _MOST_VALUES = 1_000_000  # anchors can multiply; past this a file is an accident or an attack
 
 
+_CURES = (
+    ("tab character", "indent with spaces"),
+    ("mapping values", "put a text that has ': ' in quotes, or indent the line as those beside it"),
+    ("',' or", "close the bracket, or put a comma between what is in it"),
+    ("end of stream", "close the quote"),
+    ("quoted scalar", "put it in single quotes, in which \\ is itself"),
+    ("undefined alias", "define it before with &, or put a text that begins with * in quotes"),
+    ("duplicate anchor", "give each anchor a name of its own"),
+    ("single document", "remove --- and what follows"),
+    ("cannot start", "put it in quotes"),
+    ("expected ':'", "write key: value"),
+    ("", "check the indentation and the quotes here and in the line before"),
+)
+"""What to do where PyYAML's complaint has these words; the first that it has counts."""
+
+
 class _Loader(_FastLoader):  # type: ignore[misc]
     """Composes nodes only; the resolvers below replace PyYAML's YAML 1.1 ones."""
 
@@ -141,19 +157,21 @@ def parse(text: str, file: str | Path) -> Document:
         finally:
             loader.dispose()
         if root is None:
-            raise ConfigError("the file is empty", file=file)
+            raise ConfigError("the file is empty", file=file, line=1, column=1, cure="fill it, or name another")
         return Document(str(file), _Builder(file).build(root), root)
     except yaml.MarkedYAMLError as failure:
         mark = failure.problem_mark or failure.context_mark
         what = " ".join(part for part in (failure.context, failure.problem) if part)
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        raise ConfigError(f"not YAML: {what}", file=file, line=line, column=column) from None
+        cure = next(each for words, each in _CURES if words in what)
+        raise ConfigError(f"not YAML: {what}", file=file, line=line, column=column, cure=cure) from None
     except yaml.reader.ReaderError as failure:
         before = text[: failure.position]
         line, column = before.count("\n") + 1, failure.position - before.rfind("\n")
-        raise ConfigError(f"not YAML: {failure.reason}", file=file, line=line, column=column) from None
+        what, cure = f"not YAML: {failure.reason}", "remove this character"
+        raise ConfigError(what, file=file, line=line, column=column, cure=cure) from None
     except RecursionError:
-        raise ConfigError("values are nested too deep", file=file) from None
+        raise ConfigError("values are nested too deep", file=file, cure="close the brackets, or nest less") from None
 
 
 def parse_scalar(text: str) -> Any:
@@ -208,11 +226,11 @@ class _Builder:
         if id(node) in self.built:
             return self.built[id(node)]
         if id(node) in self.open:
-            raise self._error("this value contains itself", node)
+            raise self._error("this value contains itself", node, "write out what is meant")
         self.open.add(id(node))
         value, size = self._value(node)
         if size > _MOST_VALUES:
-            raise self._error(f"anchors multiply to more than {_MOST_VALUES:,} values", node)
+            raise self._error(f"anchors multiply to more than {_MOST_VALUES:,} values", node, "write fewer")
         self.open.remove(id(node))
         self.built[id(node)] = value, size
         return value, size
@@ -229,8 +247,10 @@ class _Builder:
             try:
                 return _scalar(node.tag, node.value), 1
             except ValueError:
-                raise self._error(f"{node.value[:40]!r} is not a number that can be held", node) from None
-        raise self._error(f"the tag {node.tag.replace(_TAG, '!!')} is not allowed here", node)
+                raise self._error(
+                    f"{node.value[:40]!r} is not a number that can be held", node, "put it in quotes"
+                ) from None
+        raise self._error(f"the tag {node.tag.replace(_TAG, '!!')} is not allowed here", node, "remove the tag")
 
     def _map(self, node: yaml.MappingNode) -> tuple[dict[str, Any], int]:
         result: dict[str, Any] = {}

@@ -13,7 +13,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -88,23 +88,57 @@ def _first_error(kind: Any, failure: ValidationError, document: Document, base: 
             cure = suggestion(name, _known_keys(kind, local[:-1]), "keys")
             error = document.error(f"unknown key {name!r}", path, key=True, cure=cure)
         elif each["type"] == "missing":
-            error = document.error(f"the key {str(local[-1])!r} is missing", path)
+            error = document.error(f"the key {str(local[-1])!r} is missing", path, cure=f"add {local[-1]}:")
         elif each["type"] == "value_error":
-            error = document.error(str(each["ctx"]["error"]), path)
+            what = str(each["ctx"]["error"])
+            key = what.partition(" ")[0]  # a rule of a map begins with the key that breaks it
+            path = (*path, key) if isinstance(input_, dict) and key in input_ else path
+            error = document.error(what, path)
         else:
-            message = each["msg"].replace("Input should be", "must be")
-            message = message.replace("a valid array", "a list").replace("an object", "a map")
-            shown = "a map" if isinstance(input_, dict) else "a list" if isinstance(input_, list) else None
-            message = "must be a map" if each["type"] in ("dataclass_type", "model_type") else message
-            error = document.error(f"{message[:1].lower()}{message[1:]}, not {shown or _shown(input_)}", path)
+            todo = _cure(each["type"], input_, each.get("ctx", {}), _known_keys(kind, local))
+            error = document.error(_said(each["type"], each["msg"], input_), path, cure=todo)
         # A key that is mistyped is also missing: the mistake is the thing to name.
         found.append(((each["type"] == "missing", *document.position(path, key=True)), error))
     return min(found, key=lambda item: item[0])[1]
 
 
+def _said(type_: str, message: str, value: Any) -> str:
+    """What pydantic found, in the words of the file."""
+    if type_ == "too_short":
+        return "should have at least 1 item, and has none"
+    message = message.replace("Input should be", "must be")
+    message = message.replace("a valid array", "a list").replace("an object", "a map")
+    message = "must be a map" if type_ in ("dataclass_type", "model_type") else message
+    shown = "a map" if isinstance(value, dict) else "a list" if isinstance(value, list) else _shown(value)
+    return f"{message[:1].lower()}{message[1:]}, not {shown}"
+
+
+def _cure(type_: str, value: Any, rule: Mapping[str, Any], keys: Sequence[str]) -> str | None:
+    """What to do about a value that is not what it must be; `keys` are those that a map there may have."""
+    is_scalar = not isinstance(value, dict | list)
+    match type_:
+        case "too_short":
+            return "give it one"
+        case "list_type" | "tuple_type" if is_scalar and value is not None:
+            return f"put it in brackets: [{value if isinstance(value, str) else _shown(value)}]"
+        case "list_type" | "tuple_type":
+            return "write its items in brackets: [a, b]"
+        case "dict_type" | "model_type" | "dataclass_type":
+            return f"its keys are {', '.join(keys)}" if keys else "write key: value"
+        case "string_type" if is_scalar and value is not None:
+            return f'put it in quotes: "{_shown(value)}"'
+        case "int_type" | "float_type" | "bool_type" if isinstance(value, str):
+            return "true or false is written without quotes" if type_ == "bool_type" else "a number has no quotes"
+        case "string_too_short":
+            return "write one, or remove it"
+        case "greater_than_equal" | "less_than_equal":
+            return f"write {rule['ge']:g} or more" if "ge" in rule else f"write {rule['le']:g} or less"
+    return None
+
+
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= 60 else text[:57] + "…"
 
 
 def _known_keys(kind: Any, path: Sequence[str | int]) -> list[str]:

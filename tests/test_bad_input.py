@@ -131,8 +131,12 @@ def test_a_bad_data_file_is_named_with_its_line(tiny: Path, tmp_path: Path, name
 
 def test_a_data_file_that_is_not_there_is_named_before_anything_runs(tiny: Path, tmp_path: Path):
     before = len(list((tiny / "runs").iterdir()))
-    line = refused(train(tiny, f"data.file={tmp_path / 'absent.jsonl'}"), 5)
-    assert line.startswith(f"error: {tmp_path / 'absent.jsonl'}: No such file or directory; ")
+    option = f"data.file={tmp_path / 'absent.jsonl'}"
+    line = refused(train(tiny, option), 5)
+    assert line.startswith(
+        f"error: --set {option}: data.file: {tmp_path / 'absent.jsonl'}: No such file or directory; "
+    )
+    assert line.endswith(", or name another: --set data.file=PATH")
     assert len(list((tiny / "runs").iterdir())) == before
 
 
@@ -217,7 +221,7 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path, verb: str):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["train", "--set", "train.steps=0"], "--set train.steps=0: rows, accumulate, anchors, "),
+        (["train", "--set", "train.steps=0"], "--set train.steps=0: steps must be at least 1, not 0"),
         (["train", "--set", "train.optimizer.lr=-1"], "--set train.optimizer.lr=-1: lr must be above 0"),
         (["train", "--set", "train.stepz=9"], "--set train.stepz=9: unknown key 'stepz'; did you mean 'steps'?"),
         (["train", "--set"], "--set needs step.key=value; try --set train.steps=100"),

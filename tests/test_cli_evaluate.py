@@ -87,7 +87,7 @@ def test_json_is_one_document_with_the_settings_and_sampling_compares_no_outputs
         ((), 2, "--data is missing; give it: --data FILE, once for each data set"),
         (("--data", "x", "--temperature", "-1"), 2, "evaluate: temperature is 0 (greedy) or above, not -1.0"),
         (("--data", "x", "--new-tokens", "1"), 2, "evaluate: new_tokens must be at least 2, not 1"),
-        (("--data", "x", "--limit", "-1"), 2, "evaluate: limit, untrained_prompts and threads must be at least 0"),
+        (("--data", "x", "--limit", "-1"), 2, "evaluate: limit must be at least 0, not -1"),
         (("--data", "x", "--dtype", "int8"), 2, "evaluate: dtype is float64, float32 or bfloat16, not 'int8'"),
         (("--data", "x", "--device", "tpu"), 2, "evaluate: device is cpu or cuda, not 'tpu'"),
     ],

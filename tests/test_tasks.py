@@ -145,6 +145,7 @@ def test_a_run_is_shown_listed_and_skipped_the_second_time(pipeline: Path):
     record = json.loads(done.stdout)
     assert "train      5/5  loss 1" in done.stderr
     assert json.loads(inv("show", record["id"], *root, "--json").stdout) == record
+    assert json.loads(inv("show", "--json", *root, record["id"]).stdout) == record
     again = inv("train", *at(pipeline))
     assert again.returncode == 0
     assert "skipped" in again.stdout

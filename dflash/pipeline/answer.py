@@ -10,7 +10,7 @@ from dflash.environments.programs import Errors, HostPrograms
 from dflash.errors import DataError, EnvironmentMismatch, StorageError, UsageError
 from dflash.hosts.connection import Connection
 from dflash.hosts.inventory import Host
-from dflash.pipeline.keys import Change
+from dflash.pipeline.changes import Change
 from dflash.pipeline.kinds import StepInputs, StepKind
 from dflash.pipeline.lock import Owner
 from dflash.pipeline.plan import Plan, PlannedStep

@@ -33,7 +33,7 @@ class CommandConfig:
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
-            raise ValueError("argv must begin with a program")
+            raise ValueError("argv must begin with a program: [echo, hello]")
         if any("\0" in word for word in self.argv):
             raise ValueError("a word of argv has a NUL, which no program can be given")
 

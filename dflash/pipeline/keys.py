@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import os
 import platform
@@ -17,8 +18,10 @@ from typing import Any
 import dflash
 from dflash.atomic import sha256
 from dflash.environments.installed import parse_stamp
-from dflash.errors import StepFailed, UsageError, storage_error
+from dflash.errors import DFlashError, StepFailed, UsageError, storage_error
+from dflash.pipeline.changes import changes
 from dflash.pipeline.files import canonical, digest, file_digest
+from dflash.pipeline.matrix import declared_name
 from dflash.pipeline.provenance.packages import packages
 from dflash.pipeline.schema import Pipeline, Step, borrowed, error_at
 from dflash.validation import plain
@@ -40,36 +43,6 @@ class Surroundings:
     fingerprints: Mapping[str, Mapping[str, str]]  # step -> outside input -> hash
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # step -> file of its `inputs` -> hash
     apart: str = ""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A field that differs between a step's key as it was and as it is, by its path; ABSENT on the side that has none.
-
-    `str()` is how a person reads it: `config.steps: 5 -> 7`.
-    """
-
-    field: str
-    old: Any
-    new: Any
-
-    def __str__(self) -> str:
-        if self.old is ABSENT:
-            return f"{self.field}: added, {_short(self.new)}"
-        if self.new is ABSENT:
-            return f"{self.field}: removed, was {_short(self.old)}"
-        return f"{self.field}: {_short(self.old)} -> {_short(self.new)}"
-
-    def as_json(self) -> dict[str, Any]:
-        """For a program, to which null stands for a side that has none."""
-        return {
-            "field": self.field,
-            "old": None if self.old is ABSENT else self.old,
-            "new": None if self.new is ABSENT else self.new,
-        }
-
-
-ABSENT: Any = object()
 
 
 def stamped_lock(prefix: Path = Path(sys.prefix)) -> str:
@@ -118,10 +91,27 @@ def _fingerprints(pipeline: Pipeline) -> dict[str, dict[str, str]]:
         config, fields = plain(step.kind.config, step.config), step.kind.fingerprint_of
         of = step.kind.name, canonical(config if fields is None else [config[name] for name in fields])
         if of not in taken:
-            taken[of] = step.kind.fingerprint(step.config)
+            try:
+                taken[of] = step.kind.fingerprint(step.config)
+            except (DFlashError, OSError) as failure:
+                raise _placed(failure, step, pipeline) from failure
         is_elsewhere = bool(step.host and taken[of] and fields == ())
         found[step.name] = taken[of] | ({"host": str(step.host)} if is_elsewhere else {})
     return found
+
+
+def _placed(caught: DFlashError | OSError, step: Step, pipeline: Pipeline) -> DFlashError:
+    """The failure to read what a setting names, with that setting and its place."""
+    failure = storage_error(caught) if isinstance(caught, OSError) else caught
+    for path in step.kind.paths:
+        name = functools.reduce(getattr, path.split("."), step.config)
+        if name and failure.where and str(Path(failure.where)).startswith(str(Path(name))):
+            setting = f"{declared_name(step.name)}.{path}"
+            place = error_at(pipeline, step, ("with", *path.split(".")), "", None).where
+            failure.where = f"{place}: {setting}: {failure.where}"
+            failure.cure = f"{failure.cure}, or name another: --set {setting}=PATH"
+            break
+    return failure
 
 
 def require_unchanged(step: Step, pipeline: Pipeline, fields: Mapping[str, Any], home: Path = HOME) -> None:
@@ -164,7 +154,7 @@ def _files(step: Step, pipeline: Pipeline, home: Path, known: dict[Path, str]) -
         files = files_of(pattern, home)
         if not files:
             cure = "check it: what is relative begins in the project's folder; or remove it"
-            raise error_at(pipeline, step, "inputs", pattern, f"no file matches {pattern!r}", cure)
+            raise error_at(pipeline, step, ("inputs",), f"no file matches {pattern!r}", cure, pattern)
         for file in files:
             if file not in known:
                 known[file] = sha256(file)
@@ -273,28 +263,3 @@ def key_fields(step: Step, pipeline: Pipeline, surroundings: Surroundings, keys:
 def key_of(fields: Mapping[str, Any]) -> str:
     """SHA-256 of the fields. The attempt is no field: a second attempt's result is as good."""
     return digest(canonical(fields))
-
-
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """What changed between two steps' fields, in the order of the fields."""
-    before, after = _flat(old), _flat(new)
-    pairs = {path: (before.get(path, ABSENT), after.get(path, ABSENT)) for path in [*after, *before]}
-    return [Change(path, *pair) for path, pair in pairs.items() if pair[0] != pair[1]]
-
-
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    if isinstance(value, Mapping) and value:
-        return {
-            inner: leaf
-            for name, each in value.items()
-            for inner, leaf in _flat(each, f"{path}.{name}" if path else str(name)).items()
-        }
-    return {path: value} if path and value != {} else {}
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, str):
-        is_hash = len(value) == 64 and not set(value) - set("0123456789abcdef")
-        text = value[:12] if is_hash else value or "none"
-        return text if len(text) <= 60 else text[:57] + "..."
-    return canonical(value)[:60]

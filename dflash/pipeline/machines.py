@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dflash.errors import UsageError
+from dflash.document import Place
+from dflash.errors import ConfigError, UsageError
 from dflash.hosts.chain import Chain, Local, parse_chain
 from dflash.hosts.inventory import Host, find_host
 from dflash.pipeline.launchers.config import Slurm, Torchrun
 from dflash.pipeline.launchers.sharing import room_of, shares
 from dflash.pipeline.launchers.slurmqueue import workers_per_node
-from dflash.pipeline.schema import Pipeline, Step
+from dflash.pipeline.schema import Pipeline, Step, error_at
 from dflash.training.config import TrainConfig
 
 
-def named(pipeline: Pipeline) -> Iterator[str]:
-    """Each name, or chain, of a host in a pipeline, once."""
-    names = []
+def named(pipeline: Pipeline) -> dict[str, tuple[Step, Place]]:
+    """Each name, or chain, of a host in a pipeline, with the first step that has it and where the step says it."""
+    found: dict[str, tuple[Step, Place]] = {}
     for step in pipeline.steps:
-        names += [step.host] if step.host else []
-        names += _hosts(step)
-    yield from dict.fromkeys(names)
+        if step.host:
+            found.setdefault(step.host, (step, ("host",)))
+        for name in _hosts(step):
+            found.setdefault(name, (step, ("launcher", "hosts")))
+    return found
 
 
 def works_here(step: Step) -> bool:
@@ -41,7 +44,14 @@ def machines_of(pipeline: Pipeline, here: Host, inventory: Path) -> dict[str, Ho
     Raises ChainError, ConfigError, or UsageError for a name that is not in `inventory`, for one that means this machine
     where the run is on another, and for hosts that have no room for the workers of a training.
     """
-    found = {name: _as_seen_from(here, find_host(name, inventory)) for name in named(pipeline)}
+    found = {}
+    for name, (step, place) in named(pipeline).items():
+        try:
+            found[name] = _as_seen_from(here, find_host(name, inventory))
+        except ConfigError:  # of the inventory
+            raise
+        except UsageError as failure:
+            raise error_at(pipeline, step, place, failure.what, failure.cure, name) from None
     for step in pipeline.steps:
         if _hosts(step) and isinstance(step.config, TrainConfig):
             try:
@@ -85,7 +95,7 @@ def _as_seen_from(here: Host, host: Host) -> Host:
         return replace(host, chain=Chain((Local(),)), root=host.root or here.root)
     if host.chain.is_local:
         cure = "name a host that the run's can reach, or leave it out: a step runs where its run does"
-        raise UsageError(f"{host.name} is this machine, and the run is on {here.name}", where="host", cure=cure)
+        raise UsageError(f"{host.name} is this machine, and the run is on {here.name}", cure=cure)
     return host
 
 

@@ -13,7 +13,7 @@ from dflash.validation import suggestion
 
 
 def check_needs(steps: Mapping[str, Declared], document: Document) -> None:
-    """Raise ConfigError for a need that is no step, that is named twice, or that runs after all others."""
+    """Raise ConfigError for a need that is no step, the step itself, named twice, or that runs after all others."""
     for name, step in steps.items():
         seen: set[str] = set()
         for number, need in enumerate(step.entry.needs):
@@ -22,6 +22,8 @@ def check_needs(steps: Mapping[str, Declared], document: Document) -> None:
                 others = [each for each, other in steps.items() if each != name and not other.is_last]
                 cure = suggestion(need, others, "steps")
                 raise document.error(f"step {name!r} needs {need!r}, which is no step", place, cure=cure)
+            if need == name:
+                raise document.error(f"step {name!r} needs itself", place, cure="remove it")
             if need in seen:
                 raise document.error(f"{need!r} is needed twice", place, cure="remove one")
             if steps[need].is_last:

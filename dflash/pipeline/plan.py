@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dflash.hosts.inventory import Host
-from dflash.pipeline.keys import HOME, Change, Surroundings, changes, keyed
+from dflash.pipeline.changes import Change, changes
+from dflash.pipeline.keys import HOME, Surroundings, keyed
 from dflash.pipeline.machines import layouts_of
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.schema import Pipeline, Step
@@ -116,24 +117,25 @@ def make_plan(
     for step in pipeline.steps:
         key, fields = keys.get(step.name, ("", {}))
         given = {kind: contents[name] for kind, name in step.takes.items()}
-        decision = _left_out(step, host, left_out) or (decide(step, key, fields, given, shelf) if fields else unknown)
+        holds = planned_when(step, host, pipeline)
+        decision = _left_out(step, holds, left_out) or (decide(step, key, fields, given, shelf) if fields else unknown)
         contents[step.name] = decision.content
         why, gpus = decision.why, gpus_for(step, pipeline, layouts)
         if decision.status == LEFT_OUT:
             left_out.add(step.name)
             gpus = 0
-        elif planned_when(step, host) is None:
+        elif holds is None:
             why = (f"only if {step.when}, which is known then", *why)
         steps.append(PlannedStep(step, fields, key, decision.status, why, gpus, decision.changes))
     return Plan(pipeline, host, tuple(steps), hosts or {})
 
 
-def _left_out(step: Step, host: Host, left_out: Collection[str]) -> Decision | None:
-    """The decision to leave a step out, where that is known before anything runs; `left_out` are the steps of which it
-    is known already. Raises UsageError for a condition that can not be decided."""
+def _left_out(step: Step, holds: bool | None, left_out: Collection[str]) -> Decision | None:
+    """The decision to leave a step out, where that is known before anything runs: its condition does not hold, or what
+    it needs is among `left_out`."""
     if why := unmet_need(step, left_out):
         return Decision(LEFT_OUT, (why,))
-    return Decision(LEFT_OUT, (unmet_condition(step),)) if planned_when(step, host) is False else None
+    return Decision(LEFT_OUT, (unmet_condition(step),)) if holds is False else None
 
 
 def gpus_for(step: Step, pipeline: Pipeline, layouts: Mapping[str, Sequence[int]]) -> int:

@@ -234,7 +234,7 @@ class _Run:
             return why
         failed = any(entry["status"] == "failed" for entry in steps.values())
         facts = {"host": host_facts(self.plan.host), "steps": steps, "failed": failed}
-        return None if decide_when(step, facts) else unmet_condition(step)
+        return None if decide_when(step, facts, self.plan.pipeline) else unmet_condition(step)
 
     def _run(self, planned: PlannedStep, entry: dict[str, Any]) -> None:
         step, kind = planned.step, planned.step.kind

@@ -12,6 +12,7 @@ from typing import Any
 
 from dflash.document import Document, Place, load
 from dflash.errors import ConfigError, UsageError
+from dflash.pipeline.condition import WhenFault, check_when
 from dflash.pipeline.declaration import Declared, PipelineEntry, declared
 from dflash.pipeline.files import canonical
 from dflash.pipeline.kinds import StepKind
@@ -20,7 +21,6 @@ from dflash.pipeline.needs import check_needs, ordered, takes_of
 from dflash.pipeline.overriding import overridden
 from dflash.pipeline.placement import host_of, launcher_of, refuse_launcher_in_settings, refuse_misplaced
 from dflash.pipeline.policy import Limits, Retry
-from dflash.pipeline.when import WhenFault, check_when
 from dflash.validation import plain, suggestion, validated
 
 
@@ -244,9 +244,11 @@ def _normal(pattern: str) -> str:
     return pattern if os.path.isabs(pattern) else os.path.normpath(pattern)
 
 
-def error_at(pipeline: Pipeline, step: Step, key: str, value: str, what: str, cure: str) -> UsageError:
-    """An error about a value in one of a step's lists, found only after the file was read: at its place there, if it is
-    written so, or else at the step's."""
+def error_at(
+    pipeline: Pipeline, step: Step, path: Place, what: str, cure: str | None, value: str | None = None
+) -> UsageError:
+    """An error about what a step declares at `path`, found only after the file was read: at its place there, of a
+    `value` in a list at that value's, if it is written so, or else at the step's."""
     if pipeline.document is None:
         return UsageError(what, where=f"{pipeline.file}: step {step.name}", cure=cure)
     document = replace(pipeline.document, file=pipeline.file)
@@ -254,7 +256,10 @@ def error_at(pipeline: Pipeline, step: Step, key: str, value: str, what: str, cu
     part = "finally" if step.is_last else "steps"
     places = ((part, index) for index, each in enumerate(document.data.get(part, [])) if each.get("name") == name)
     place: Place = next(places, ())
-    values = document.data[place[0]][place[1]].get(key) if place else None
-    if isinstance(values, list) and value in values:
-        return document.error(what, (*place, key, values.index(value)), cure=cure)
-    return document.error(f"step {step.name!r}: {what}", (*place, key), cure=cure)
+    found = document.data[place[0]][place[1]] if place else None
+    for each in path:
+        found = found.get(each) if isinstance(found, Mapping) else None
+    if isinstance(found, list) and value in found:
+        return document.error(what, (*place, *path, found.index(value)), cure=cure)
+    is_written = found is not None and not isinstance(found, list)
+    return document.error(what if is_written else f"step {step.name!r}: {what}", (*place, *path), cure=cure)

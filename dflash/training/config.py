@@ -24,6 +24,13 @@ def check_device(device: str) -> None:
         raise ValueError(f"device is cpu or cuda, not '{device}'")
 
 
+def check_least(config: object, least: int, *names: str) -> None:
+    """Refuse the first of these fields that is below `least`, by its name."""
+    for name in names:
+        if getattr(config, name) < least:
+            raise ValueError(f"{name} must be at least {least}, not {getattr(config, name)}")
+
+
 @dataclass(frozen=True)
 class TargetConfig:
     """The target: a model `folder` that is there already, or the shape and training of a small byte-level one.
@@ -53,8 +60,8 @@ class TargetConfig:
             raise ValueError(
                 f"hidden ({self.hidden}) must divide by heads ({self.heads}), and heads by kv_heads ({self.kv_heads})"
             )
-        if min(self.steps, self.rows, self.checkpoint_every) < 1 or self.window < 16:
-            raise ValueError("steps, rows and checkpoint_every must be at least 1, window at least 16")
+        check_least(self, 1, "steps", "rows", "checkpoint_every")
+        check_least(self, 16, "window")
 
 
 @dataclass(frozen=True)
@@ -111,10 +118,8 @@ class DraftConfig:
     window: int = 2048
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.features) < 1 or self.block < 2:
-            raise ValueError("layers and features must be at least 1, block at least 2")
-        if self.intermediate is not None and self.intermediate < 1:
-            raise ValueError(f"intermediate must be at least 1, not {self.intermediate}")
+        check_least(self, 1, "layers", "features", *(() if self.intermediate is None else ("intermediate",)))
+        check_least(self, 2, "block")
         if not 0 <= self.sliding <= self.layers:
             raise ValueError(f"sliding is how many of the {self.layers} layers slide, not {self.sliding}")
         if self.sliding and self.window < self.block:
@@ -134,10 +139,9 @@ class Topology:
     def __post_init__(self) -> None:
         if self.target_gpus < 1 or (self.target_gpus > 1 and self.targets < 1):
             raise ValueError("target_gpus must be at least 1, and 1 where drafters run the target themselves")
-        if self.targets < 0 or self.drafters < 1:
-            raise ValueError(
-                "drafters must be at least 1, and targets too, or 0: then drafters run the target themselves"
-            )
+        check_least(self, 1, "drafters")
+        if self.targets < 0:
+            raise ValueError("targets must be at least 1, or 0: then drafters run the target themselves")
 
     @property
     def colocated(self) -> bool:
@@ -207,10 +211,9 @@ class TrainConfig:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if min(self.rows, self.accumulate, self.anchors, self.steps, self.checkpoint_every, self.prefetch) < 1:
-            raise ValueError("rows, accumulate, anchors, steps, checkpoint_every and prefetch must be at least 1")
-        if self.evaluate_every < 0 or self.evaluate_batches < 1:
-            raise ValueError("evaluate_every must be at least 0 (never), evaluate_batches at least 1")
+        check_least(self, 1, "rows", "accumulate", "anchors", "steps", "checkpoint_every", "prefetch")
+        check_least(self, 0, "evaluate_every")
+        check_least(self, 1, "evaluate_batches")
         if not self.patience_s > 0:
             raise ValueError(f"patience_s must be above 0, not {self.patience_s}")
         if self.dtype not in ("float32", "bfloat16"):
@@ -297,5 +300,4 @@ class EvaluateConfig:
             raise ValueError(f"temperature is 0 (greedy) or above, not {self.temperature}")
         if self.new_tokens < 2:
             raise ValueError(f"new_tokens must be at least 2, not {self.new_tokens}: the first needs no drafter")
-        if min(self.limit, self.untrained_prompts, self.threads) < 0:
-            raise ValueError("limit, untrained_prompts and threads must be at least 0")
+        check_least(self, 0, "limit", "untrained_prompts", "threads")

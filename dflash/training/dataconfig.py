@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dflash.training.config import check_device
+from dflash.training.config import check_device, check_least
 
 ROWS, HELDOUT, HELDOUT_ROWS = "rows.safetensors", "heldout.jsonl", "heldout.safetensors"
 """What the data step leaves for others: packed rows to train on, prompts to evaluate with, and those prompts with their
@@ -64,8 +64,7 @@ class DataConfig:
             raise ValueError(f"temperature is 0 (greedy) or above, not {self.temperature}")
         if not 0 <= self.sampled <= 1:
             raise ValueError(f"sampled is a share in [0, 1], not {self.sampled}")
-        if min(self.prompts, self.response_tokens, self.batch, self.heldout, self.concurrency) < 1:
-            raise ValueError("prompts, response_tokens, batch, heldout and concurrency must be at least 1")
+        check_least(self, 1, "prompts", "response_tokens", "batch", "heldout", "concurrency")
         if self.server is not None and not self.server.startswith(("http://", "https://")):
             raise ValueError(f"server is an address such as http://host:8000/v1, not '{self.server}'")
         if self.server_patience < 0:

@@ -78,6 +78,23 @@ def test_a_machine_that_is_local_is_that_of_the_run_or_another_root_on_it_or_not
             machines_of(with_launcher(lab_with_hosts, name), gpu1, inventory)
 
 
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ("host: gpu3", "3:37"),
+        ("launcher: {kind: torchrun, hosts: [gpu1, gpu3]}", "3:72"),
+        ("matrix: {on: [gpu3]}, host: '${{ matrix.on }}'", "3:59"),
+    ],
+)
+def test_a_host_that_is_not_in_the_inventory_is_named_with_its_place(lab_with_hosts: Lab, keys: str, place: str):
+    lab = lab_with_hosts
+    lab.file.write_text(f"name: p\nsteps:\n  - {{name: work, uses: train, {keys}}}\n")
+    pipeline = load_pipeline(lab.file, {"train": replace(KINDS["tell"], name="train", launches=True)})
+    with pytest.raises(UsageError) as caught:
+        machines_of(pipeline, Host("local", parse_chain("local")), lab.root / "hosts.yaml")
+    assert str(caught.value) == f"{lab.file}:{place}: there is no host 'gpu3'; did you mean 'gpu2'?"
+
+
 def test_hosts_that_have_no_room_for_the_workers_are_told_before_anything_runs(lab_with_hosts: Lab):
     lab, here = lab_with_hosts, Host("local", parse_chain("local"))
 

@@ -132,7 +132,7 @@ def test_several_lenders_do_where_they_agree_in_what_is_borrowed(grid: Lab):
         ("matrix.steps", "step", "15:14", "${{ step }} is no reference; write ${{ matrix.NAME }}"),
         ("${{ matrix.steps }}", "a${{ matrix.steps", "15:14", "a reference is not closed"),
         ("steps: [1, 2]", "steps: [1, x]", "15:14", 'must be a valid integer, not "x", in train@text=one,steps=x'),
-        ("steps: [1, 2]", "steps: [1, 0]", "15:7", "steps must be at least 1, in train@text=one,steps=0"),
+        ("steps: [1, 2]", "steps: [1, 0]", "15:14", "steps must be at least 1, in train@text=one,steps=0"),
         ("uses: check\n    needs: [train]", "uses: evaluate\n    needs: []", "16:5", "add 'train' to its needs"),
     ],
 )
@@ -148,10 +148,11 @@ def test_a_fault_of_a_combination_is_blamed_on_an_option_only_where_the_option_m
     with pytest.raises(UsageError) as caught:
         grid.load("train.gpus=${{ matrix.text }}")
     assert str(caught.value) == (
-        '--set train.gpus=${{ matrix.text }}: must be a valid integer, not "one", in train@text=one,steps=1'
+        '--set train.gpus=${{ matrix.text }}: must be a valid integer, not "one", in train@text=one,steps=1; '
+        "a number has no quotes"
     )
     grid.file.write_text(MATRIX.replace("steps: [1, 2]", "steps: [0, 1]"))
-    with pytest.raises(ConfigError, match=r":15:7: steps must be at least 1, in train@text=one,steps=0$"):
+    with pytest.raises(ConfigError, match=r":15:14: steps must be at least 1, in train@text=one,steps=0$"):
         grid.load("train.optimizer.lr=0.5")
 
 

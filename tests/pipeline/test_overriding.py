@@ -59,4 +59,4 @@ def test_a_fault_of_the_file_is_not_blamed_on_an_option(lab: Lab):
     assert "steps must be at least 1" in str(caught.value)
     with pytest.raises(UsageError) as caught:
         lab.load("train.steps=5", "train.gpus=x")
-    assert str(caught.value) == '--set train.gpus=x: must be a valid integer, not "x"'
+    assert str(caught.value) == '--set train.gpus=x: must be a valid integer, not "x"; a number has no quotes'

@@ -27,7 +27,7 @@ def trained(keys: str) -> str:
         ("launcher: {kind: torchrun, host: [a]}", "7:32", "unknown key 'host'; did you mean 'hosts'?"),
         ("launcher: {kind: torchrun, hosts: [a b]}", "7:40", "'a b' names no host"),
         ("launcher: {kind: torchrun, hosts: [a, b, a]}", "7:46", "'a' is named twice; remove one"),
-        ("launcher: {kind: torchrun, hosts: [a], port: 0}", "7:15", "port is from 1 to 65535, not 0"),
+        ("launcher: {kind: torchrun, hosts: [a], port: 0}", "7:50", "port is from 1 to 65535, not 0"),
         (
             "host: a\n    launcher: {kind: torchrun, hosts: [b]}",
             "7:5",

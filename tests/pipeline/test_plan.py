@@ -219,6 +219,14 @@ def test_a_corpus_that_changes_runs_its_step_again(lab: Lab):
     corpus.unlink()
     with pytest.raises(StorageError, match=r"corpus.txt: No such file"):
         lab.plan(f"target.corpus={corpus}")
+    lab.declare(target={"with": {"corpus": str(corpus)}})
+    line = next(n for n, text in enumerate(lab.file.read_text().splitlines(), 1) if "corpus:" in text)
+    with pytest.raises(StorageError) as caught:
+        lab.plan()
+    assert str(caught.value) == (
+        f"{lab.file}:{line}:13: target.corpus: {corpus}: No such file or directory; check that the path exists and can "
+        "be used, or name another: --set target.corpus=PATH"
+    )
 
 
 def test_an_output_that_is_gone_or_changed_runs_its_step_again(ran: Lab):

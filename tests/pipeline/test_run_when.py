@@ -56,7 +56,7 @@ def test_a_condition_that_can_not_be_decided_fails_its_step_and_says_why(short: 
     outcome = short.run("evaluate:when=steps.train.los > 3")
     assert outcome.exit_code == 2
     assert str(outcome.failure) == (
-        "step evaluate: when: steps.train.los > 3: the result of 'train' has no 'los'; did you mean 'loss'?"
+        "--set evaluate:when=steps.train.los > 3: the result of 'train' has no 'los', in evaluate; did you mean 'loss'?"
     )
 
 

@@ -31,7 +31,8 @@ def test_steps_come_after_their_needs_and_else_as_in_the_file(lab: Lab):
     [
         ("- a\n", "1:1", "must be a map, not a list"),
         ("name: x\n", "1:1", "the key 'steps' is missing"),
-        ("name: x\nsteps: []\n", "2:8", "should have at least 1 item"),
+        ("name: x\nsteps: []\n", "2:8", "should have at least 1 item, and has none; give it one"),
+        ("name: x\nsteps: [a]\n", "2:9", 'must be a map, not "a"; its keys are name, uses, needs, '),
         ("name: x\nstepz:\n" + TARGET, "2:1", "unknown key 'stepz'; did you mean 'steps'?"),
         ("name: X y\nsteps:\n" + TARGET, "1:7", "'X y' is no name: a name is made of"),
         ("name: x\nsteps:\n  - {name: a/b, uses: target}\n", "3:12", "'a/b' is no name"),
@@ -40,7 +41,11 @@ def test_steps_come_after_their_needs_and_else_as_in_the_file(lab: Lab):
         ("name: x\nsteps:\n  - {name: a, uses: 7}\n", "3:21", "must be a valid string, not 7"),
         ("name: x\nsteps:\n  - {name: a, uses: tagret}\n", "3:21", "did you mean 'target'?"),
         ("name: x\nsteps:\n  - {name: a, uses: zzz}\n", "3:21", "known kinds: check, evaluate"),
-        ("name: x\nsteps:\n  - {name: a, uses: target, needs: b}\n", "3:36", 'must be a list, not "b"'),
+        (
+            "name: x\nsteps:\n  - {name: a, uses: target, needs: b}\n",
+            "3:36",
+            'must be a list, not "b"; put it in brackets: [b]',
+        ),
         (
             f"name: x\nsteps:\n{TARGET}{TARGET}",
             "4:12",
@@ -71,7 +76,7 @@ def test_steps_come_after_their_needs_and_else_as_in_the_file(lab: Lab):
             "7:19",
             "must be a valid integer, not true",
         ),
-        (f"name: x\nsteps:\n{TARGET}{TRAIN}    with: {{steps: 0}}\n", "7:11", "steps must be at least 1"),
+        (f"name: x\nsteps:\n{TARGET}{TRAIN}    with: {{steps: 0}}\n", "7:19", "steps must be at least 1"),
         (f"name: x\nsteps:\n{TARGET}{TRAIN}    with: 3\n", "7:11", "must be a map, not 3"),
         (
             f"name: x\nsteps:\n{TARGET}{TRAIN}    with:\n      optimizer:\n        betas: [0.9, x]\n",
@@ -99,7 +104,7 @@ def test_steps_come_after_their_needs_and_else_as_in_the_file(lab: Lab):
             "3:37",
             "steps need each other in a circle: a -> c -> b -> a",
         ),
-        ("name: x\nsteps:\n  - {name: a, uses: target, needs: [a]}\n", "3:37", "in a circle: a -> a"),
+        ("name: x\nsteps:\n  - {name: a, uses: target, needs: [a]}\n", "3:37", "step 'a' needs itself; remove it"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(lab: Lab, text: str, place: str, says: str):

@@ -107,7 +107,7 @@ def test_colocated_workers_train_on_the_micro_batches_of_a_splits_drafters_and_r
 
 @pytest.mark.parametrize(("targets", "drafters"), [(1, 0), (0, 0), (-1, 1)])
 def test_a_topology_without_drafters_is_refused(targets: int, drafters: int):
-    with pytest.raises(ValueError, match="drafters must be at least 1, and targets too, or 0"):
+    with pytest.raises(ValueError, match=r"(drafters must be at least 1, not 0|targets must be at least 1, or 0: )"):
         Topology(targets, drafters)
 
 

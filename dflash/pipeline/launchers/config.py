@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dflash.errors import UsageError
-from dflash.training.config import TrainConfig
+from dflash.training.config import TrainConfig, check_least
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ class Slurm:
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if min(self.nodes, self.cpus_per_worker) < 1:
-            raise ValueError("nodes and cpus_per_worker must be at least 1")
+        check_least(self, 1, "nodes", "cpus_per_worker")
         if not 0 < self.save_s <= 65535:
             raise ValueError(f"save_s is from 1 to 65535 seconds, not {self.save_s}")
         if self.time_limit and not re.fullmatch(r"(\d+-)?\d+(:\d\d){0,2}", self.time_limit, re.ASCII):
