@@ -129,14 +129,13 @@ def test_a_bad_data_file_is_named_with_its_line(tiny: Path, tmp_path: Path, name
     assert "target     skipped" in done.stderr
 
 
-def test_a_data_file_that_is_not_there_is_named_before_anything_runs(tiny: Path, tmp_path: Path):
+@pytest.mark.parametrize("setting", ["data.file", "target.folder"])
+def test_a_path_that_is_not_there_is_named_before_anything_runs(tiny: Path, tmp_path: Path, setting: str):
     before = len(list((tiny / "runs").iterdir()))
-    option = f"data.file={tmp_path / 'absent.jsonl'}"
+    option = f"{setting}={tmp_path / 'absent'}"
     line = refused(train(tiny, option), 5)
-    assert line.startswith(
-        f"error: --set {option}: data.file: {tmp_path / 'absent.jsonl'}: No such file or directory; "
-    )
-    assert line.endswith(", or name another: --set data.file=PATH")
+    assert line.startswith(f"error: --set {option}: {setting}: {tmp_path / 'absent'}: No such file or directory; ")
+    assert line.endswith(f", or name another: --set {setting}=PATH")
     assert len(list((tiny / "runs").iterdir())) == before
 
 

@@ -57,8 +57,7 @@ def machines_of(pipeline: Pipeline, here: Host, inventory: Path) -> dict[str, Ho
             try:
                 workers_by_host(step, found)
             except UsageError as failure:
-                failure.where = f"step {step.name}, {failure.where}"
-                raise
+                raise error_at(pipeline, step, ("launcher", "hosts"), failure.what, failure.cure) from None
     return found
 
 

@@ -147,7 +147,8 @@ def _start_sources(config: TrainConfig) -> dict[str, str]:
 
 
 def _folder(folder: str) -> dict[str, str]:
-    """Each file's bytes, but of weights the size alone."""
+    """Each file's bytes, but of weights the size alone. Raises OSError for a folder that is not there."""
+    os.listdir(folder)  # a pattern below it would just find nothing
     files = sorted(path for path in Path(folder).glob("*") if path.is_file())
     return {path.name: f"{path.stat().st_size} bytes" if path.suffix in WEIGHTS else sha256(path) for path in files}
 

@@ -106,10 +106,10 @@ def test_hosts_that_have_no_room_for_the_workers_are_told_before_anything_runs(l
         return str(caught.value)
 
     assert said("gpu1", "gpu2").startswith(
-        "step tell, launcher.hosts: 13 workers need as many GPUs, and the hosts have 8"
+        f"{lab.file}:3:5: step 'tell': 13 workers need as many GPUs, and the hosts have 8 + 4; name more hosts"
     )
     assert said("gpu1", "ssh:gpu9") == (
-        "step tell, launcher.hosts: how many GPUs ssh:gpu9 has is not known; give its gpus in hosts.yaml"
+        f"{lab.file}:3:5: step 'tell': how many GPUs ssh:gpu9 has is not known; give its gpus in hosts.yaml"
     )
 
 
