@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape as escaped
 
 from dflash.pipeline.layout import Box, Point, laid_out
+from dflash.pipeline.machines import gpus_in_words
 from dflash.pipeline.matrix import as_text, declared_name
-from dflash.pipeline.plan import Plan, PlannedStep, gpus_in_words
+from dflash.pipeline.plan import Plan, PlannedStep
 from dflash.pipeline.policy import LEFT_OUT
 
 Group = Sequence[PlannedStep]

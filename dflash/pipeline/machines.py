@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash.document import Place
-from dflash.errors import ConfigError, UsageError
+from dflash.errors import ConfigError, EnvironmentMismatch, UsageError
 from dflash.hosts.chain import Chain, Local, parse_chain
 from dflash.hosts.inventory import Host, find_host
 from dflash.pipeline.launchers.config import Slurm, Torchrun
@@ -101,6 +101,21 @@ def _as_seen_from(here: Host, host: Host) -> Host:
 def is_here(host: Host, root: Path) -> bool:
     """Whether a host is the machine of the run whose root is `root`, and not another root on it."""
     return host.chain.is_local and host.root in (None, str(root))
+
+
+def gpus_in_words(count: int) -> str:
+    """A number of GPUs, of which there is one at least."""
+    return "a GPU" if count == 1 else f"{count} GPUs"
+
+
+def require_gpus(wanted: Mapping[str, int], devices: Path = Path("/dev")) -> None:
+    """Raise EnvironmentMismatch where this machine has fewer GPUs than a step uses at once, `wanted` by its name: else
+    it would be told by that step, hours later perhaps."""
+    found = sum(1 for _ in devices.glob("nvidia[0-9]*"))
+    if lacking := [f"{name} needs {gpus_in_words(count)}" for name, count in wanted.items() if count > found]:
+        there = f"has {found}" if found else f"has no {devices}/nvidia0"
+        cure = "run it on a GPU host that has them, or set device: cpu for a small model"
+        raise EnvironmentMismatch(f"{', '.join(lacking)}, and this machine {there}", cure=cure)
 
 
 def to_json(hosts: Mapping[str, Host]) -> dict[str, dict[str, Any]]:

@@ -148,11 +148,6 @@ def gpus_for(step: Step, pipeline: Pipeline, layouts: Mapping[str, Sequence[int]
     return max(layouts.get(step.name, (workers,)))
 
 
-def gpus_in_words(count: int) -> str:
-    """A number of GPUs, of which there is one at least."""
-    return "a GPU" if count == 1 else f"{count} GPUs"
-
-
 def decide(
     step: Step, key: str, fields: Mapping[str, Any], contents: Mapping[str, str | None], shelf: Shelf
 ) -> Decision:

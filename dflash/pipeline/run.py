@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dflash.atomic import write_json
-from dflash.errors import DFlashError, EnvironmentMismatch, UsageError, storage_error
+from dflash.errors import DFlashError, UsageError, storage_error
 from dflash.pipeline import leaks, lock, machines
 from dflash.pipeline.attempts import Attempts, Job
 from dflash.pipeline.belongings import files_here
@@ -77,8 +77,7 @@ def execute(
         what = f"this runs on local only, not on {name if name == chain else f'{name} ({chain})'}"
         raise UsageError(what, cure="send it there: dflash.pipeline.away, as ./inv train --host does")
     here = [each for each in plan.steps if each.status not in IDLE and machines.works_here(each.step)]
-    if wanting := [each.step.name for each in here if each.gpus]:
-        _require_gpu(wanting)
+    machines.require_gpus({each.step.name: each.gpus for each in here})
     secrets_of([each.step for each in plan.steps if each.status not in IDLE], os.environ)
     source = None
     try:
@@ -101,12 +100,6 @@ def execute(
             raise
     except OSError as failure:
         raise storage_error(failure, failure.filename or root) from failure
-
-
-def _require_gpu(steps: Sequence[str]) -> None:
-    if not any(Path("/dev").glob("nvidia[0-9]*")):
-        what = f"{', '.join(steps)} need a GPU, and this machine has no /dev/nvidia0"
-        raise EnvironmentMismatch(what, cure="run it on a GPU host, or set device: cpu for a small model")
 
 
 def _remove_if_unused(folder: Path) -> None:

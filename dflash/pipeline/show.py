@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dflash.pipeline.figures import change, shown
-from dflash.pipeline.plan import Plan, gpus_in_words
+from dflash.pipeline.machines import gpus_in_words
+from dflash.pipeline.plan import Plan
 from dflash.pipeline.policy import LEFT_OUT
 from dflash.pipeline.report.timeline import status_of
 from dflash.pipeline.view import clock, short_why

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
-from dflash.errors import UsageError
+from dflash.errors import EnvironmentMismatch, UsageError
 from dflash.hosts.chain import parse_chain
 from dflash.hosts.inventory import Host
 from dflash.pipeline import machines
@@ -17,7 +18,7 @@ from dflash.pipeline.keys import observe
 from dflash.pipeline.kinds import DEFAULT_KINDS, StepInputs, StepKind, load_kinds
 from dflash.pipeline.launchers import config as launchers
 from dflash.pipeline.launchers.config import Slurm, Threads, Torchrun, refuse_threads
-from dflash.pipeline.machines import machines_of
+from dflash.pipeline.machines import machines_of, require_gpus
 from dflash.pipeline.plan import make_plan
 from dflash.pipeline.run import execute
 from dflash.pipeline.schema import Pipeline, load_pipeline
@@ -189,3 +190,14 @@ def test_threads_can_not_spread_a_target():
     refuse_threads(TrainConfig())
     with pytest.raises(UsageError, match=r"target_gpus: a target that is spread .*; give the step launcher: torchrun"):
         refuse_threads(TrainConfig(topology=Topology(1, 1, target_gpus=2)))
+
+
+def test_a_machine_with_fewer_gpus_than_a_step_uses_is_told_before_anything_runs(tmp_path: Path):
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / name).touch()
+    require_gpus({"data": 0, "evaluate": 1, "train": 2}, tmp_path)
+    said = "^train needs 3 GPUs, prewarm needs 8 GPUs, and this machine has 2; run it on a GPU host that has them"
+    with pytest.raises(EnvironmentMismatch, match=said):
+        require_gpus({"evaluate": 1, "train": 3, "prewarm": 8}, tmp_path)
+    with pytest.raises(EnvironmentMismatch, match=r"^evaluate needs a GPU, and this machine has no .*/nvidia0;"):
+        require_gpus({"evaluate": 1}, tmp_path / "none")
