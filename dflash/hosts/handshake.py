@@ -8,6 +8,7 @@ what rc files and banners print before the word is kept apart.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import zlib
@@ -91,7 +92,8 @@ def _shake(stream: ByteStream) -> Welcome | Refusal:
     marker = f"{nonce} ".encode()
     seen = b""
     try:
-        stream.write(script(nonce))
+        with contextlib.suppress(OSError):  # it has closed already: what it printed before that tells why
+            stream.write(script(nonce))
         while marker not in seen or b"\n" not in seen.partition(marker)[2]:
             data = stream.read()
             if not data:
