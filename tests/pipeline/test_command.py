@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,19 +72,26 @@ def test_its_exit_status_is_the_steps(tmp_path: Path, argv: tuple[str, ...], sta
     assert str(caught.value).startswith(line)
 
 
-def test_a_stop_is_passed_on_and_waited_for(tmp_path: Path):
-    text = f"trap 'echo saved > {tmp_path}/saved; exit 0' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
+@contextlib.contextmanager
+def interrupted_once_there_is(file: Path) -> Iterator[None]:
+    """This thread gets a Ctrl-C in the block, when the file is there."""
 
     def interrupt() -> None:
-        while not (tmp_path / "ready").exists():
+        while not file.exists():
             time.sleep(0.01)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        run(step(tmp_path, "sh", "-c", text))
+    yield
     thread.join()
+
+
+def test_a_stop_is_passed_on_and_waited_for(tmp_path: Path):
+    text = f"trap 'echo saved > {tmp_path}/saved; exit 0' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
+
+    with interrupted_once_there_is(tmp_path / "ready"), pytest.raises(KeyboardInterrupt):
+        run(step(tmp_path, "sh", "-c", text))
     assert (tmp_path / "saved").read_text() == "saved\n"
 
 
@@ -90,16 +99,8 @@ def test_a_stop_reaches_what_a_shell_waits_for(tmp_path: Path):
     inner = f"trap 'sleep 0.3; echo saved > {tmp_path}/saved; exit 0' TERM; touch {tmp_path}/ready; while :; do "
     inner += "sleep 0.05; done"
 
-    def interrupt() -> None:
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.01)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_once_there_is(tmp_path / "ready"), pytest.raises(KeyboardInterrupt):
         run(step(tmp_path, "sh", "-c", 'sh -c "$1"; true', "sh", inner))
-    thread.join()
     assert (tmp_path / "saved").read_text() == "saved\n"
 
 
